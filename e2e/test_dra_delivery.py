@@ -219,7 +219,7 @@ def test_a_pod_opens_exactly_its_devices_also_after_restarts(
 
 
 def test_a_device_that_kube_scheduler_gave_to_another_claim_is_never_given_out(workspace: Workspace) -> None:
-    templates = workspace.resource_claims + "templates"
+    templates = f"{resource_claims.API}/namespaces/{workspace.namespace}/resourceclaimtemplates"
     workspace.cluster.api.create(templates, resource_claims.template("five", OTHER_CLASS, 5))
     uses = {"claims": [{"name": "gpus"}]}
     foreign = pod(
@@ -261,7 +261,7 @@ def test_a_gang_gets_all_of_its_devices_or_none(workspace: Workspace) -> None:
 def test_an_allocation_that_kube_scheduler_can_not_follow_is_cleared(
     workspace: Workspace, fake_nodes: FakeNodes
 ) -> None:
-    port = {"ports": [{"containerPort": 9, "hostPort": 39871}]}
+    port = {"ports": [{"containerPort": 39871, "hostPort": 39871}]}
     workspace.cluster.api.create(workspace.pods, pod("busy", container(**port), nodeName="real"))
     workspace.claim("eight", 8)
     workspace.create("stuck", "eight", container(**port))

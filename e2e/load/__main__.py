@@ -4,11 +4,13 @@ make e2e-load
 make e2e-load ARGS="--nodes 100 --pods 200"
 make e2e-load ARGS="--pods 1000 --gpus 8"
 make e2e-load ARGS="--pods 1000 --gpus 8 --gang 8"
+make e2e-load ARGS="--delivery dra --nodes 200 --pods 1500"
 
 All pods exist before the scheduler starts, in both runs. The rate counts Bindings between the first and the last, by
 the times in the API server's audit log; for gangs it counts from their first lease. Every claim pod must be bound or
 explained. For pods of one GPU, the rate with claims must be 0.6 of the rate without. Larger pods and gangs write a
-lease per GPU, so their rate is only reported.
+lease per GPU, so their rate is only reported. In mode `dra` kube-scheduler allocates ResourceClaims itself in the first
+run; the rate of the second, in which gpufleet does, must be at least 1.2 times as high.
 """
 
 import argparse
@@ -17,11 +19,13 @@ import sys
 from pathlib import Path
 
 from e2e.cluster import Cluster, Unavailable, binaries
+from e2e.load.dra import DraLoad
 from e2e.load.report import table
 from e2e.load.run import Load, Outcome
 
 RESULT = Path(".gpufleet") / "e2e-load.json"
 LEAST_RATIO = 0.6
+LEAST_DRA_RATIO = 1.2
 
 
 def main() -> int:
@@ -31,6 +35,9 @@ def main() -> int:
     parser.add_argument("--unfit", type=int, default=10, help="pods that fit nowhere (default %(default)s)")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs of each pod (default %(default)s)")
     parser.add_argument("--gang", type=int, default=1, help="pods that start together (default %(default)s)")
+    parser.add_argument(
+        "--delivery", choices=("extender", "dra"), default="extender", help="mode (default %(default)s)"
+    )
     arguments = parser.parse_args()
     try:
         programs = binaries.find(lambda line: print(f"==> {line}", flush=True))
@@ -38,17 +45,21 @@ def main() -> int:
         print(f"no control plane: {reason}", file=sys.stderr)
         return 1
     with Cluster(programs, audit_bodies=False) as cluster:
-        load = Load(cluster, arguments.nodes, arguments.pods, arguments.unfit, arguments.gpus, arguments.gang)
-        load.prepare()
-        plain = load.without_claims()
-        claims = load.with_claims()
+        sizes = (arguments.nodes, arguments.pods, arguments.unfit, arguments.gpus, arguments.gang)
+        if arguments.delivery == "dra":
+            dra = DraLoad(cluster, *sizes)
+            dra.prepare()
+            plain, claims = dra.by_kube_scheduler(), dra.by_gpufleet()
+        else:
+            load = Load(cluster, *sizes)
+            load.prepare()
+            plain, claims = load.without_claims(), load.with_claims()
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(
-        json.dumps({"without claims": plain.as_json(), "with claims": claims.as_json()}, indent=2)
-    )
+    RESULT.write_text(json.dumps({plain.name: plain.as_json(), claims.name: claims.as_json()}, indent=2))
     print("\n".join(table(plain, claims)), flush=True)
     small = arguments.gpus == arguments.gang == 1
-    return verdict(plain, claims, arguments.pods, arguments.unfit, LEAST_RATIO if small else 0.0)
+    least = LEAST_DRA_RATIO if arguments.delivery == "dra" else LEAST_RATIO
+    return verdict(plain, claims, arguments.pods, arguments.unfit, least if small else 0.0)
 
 
 def verdict(plain: Outcome, claims: Outcome, pods: int, unfit: int, least: float) -> int:
@@ -59,7 +70,7 @@ def verdict(plain: Outcome, claims: Outcome, pods: int, unfit: int, least: float
         (f"{claims.bound} of {pods} claim pods are bound", claims.bound == pods),
         (f"{claims.explained} of {unfit} pods that fit nowhere are explained", claims.explained == unfit),
         (f"no GPU was allocated twice ({claims.double_allocated} were)", claims.double_allocated == 0),
-        (f"with claims {ratio:.2f} of the rate without{required}", ratio >= least),
+        (f"{claims.name}: {ratio:.2f} of the rate of {plain.name}{required}", ratio >= least),
     ]
     for sentence, ok in results:
         print(f"{'ok  ' if ok else 'FAIL'}  {sentence}", flush=True)

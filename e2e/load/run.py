@@ -107,12 +107,7 @@ class Load:
             configuration = _configuration(rendered, port, self._certificate())
             self._measure(outcome, since, components, lambda: self._start_scheduler(configuration))
             outcome.phases = seconds_by_phase(f"http://127.0.0.1:{metrics_port}/metrics")
-            ended = time.monotonic()
-            self.cluster.wait_for(
-                "claim statuses", lambda: self._shown() >= (self.pods, self.unfit), timeout=TIMEOUT, period=0.5
-            )
-            outcome.statuses = time.monotonic() - ended
-            outcome.explained = self._shown()[1]
+            self._wait_for_statuses(outcome)
             outcome.double_allocated = self._count_double_allocated()
         finally:
             extender.stop()
@@ -213,6 +208,12 @@ class Load:
 
     def _pods_left(self) -> int:
         return len(self.cluster.api.get(f"{PODS}?limit=1")["items"])
+
+    def _wait_for_statuses(self, outcome: Outcome) -> None:
+        ended, least = time.monotonic(), (self.pods, self.unfit)
+        self.cluster.wait_for("claim statuses", lambda: self._shown() >= least, timeout=TIMEOUT, period=0.5)
+        outcome.statuses = time.monotonic() - ended
+        outcome.explained = self._shown()[1]
 
     def _shown(self) -> tuple[int, int]:
         """Count the claims that show their GPUs, and those that fit nowhere and have an explanation."""

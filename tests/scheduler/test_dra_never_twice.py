@@ -5,6 +5,7 @@ call may fail in any way. A scheduler that dies is followed by another; requests
 do within the lease of the election. At the end the faults stop, and one scheduler repairs everything.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -32,6 +33,8 @@ from gpufleet.kubernetes.resource_claims import (
     ResourceSlice,
 )
 from gpufleet.placement import Refused
+from gpufleet.scheduler.delivery.allocator import NotAllocated
+from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.state import request_of
 
 FAILURES: tuple[Outcome, ...] = ("answer lost", "failed", "refused", "late", "killed before", "killed after")
@@ -62,8 +65,17 @@ class DraProcess(Process):
 class Machine:
     """One scheduler, the rest of the cluster, and the checks."""
 
-    def __init__(self, chance: Random) -> None:
+    def __init__(
+        self,
+        chance: Random,
+        *,
+        faults: bool = True,
+        plant: Callable[[Scheduler], None] = lambda scheduler: None,
+    ) -> None:
+        """`plant` may put a fault into the scheduler."""
         self.chance = chance
+        self.faults = faults
+        self.plant = plant
         self.world = World({"a": 2, "b": 2})
         self.world.add_claim("one", count=1)
         self.world.add_claim("two", count=2)
@@ -74,7 +86,7 @@ class Machine:
             spec = {"driver": DRIVER, "nodeName": node, "pool": {"name": node}, "devices": devices}
             self.world.write("slices", convert({"metadata": {"name": node}, "spec": spec}, ResourceSlice))
         self.made = 0
-        self.process = DraProcess(self.world)
+        self.process = DraProcess(self.world, self.plant)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -91,7 +103,7 @@ class Machine:
             late = self.world.late.pop(0)
             if self.chance.random() < 0.5:
                 self.world._do(late)
-        self.process = DraProcess(self.world)
+        self.process = DraProcess(self.world, self.plant)
 
     # -- the scheduler ---------------------------------------------------------------------
 
@@ -112,7 +124,8 @@ class Machine:
 
     def do_answer(self) -> None:
         if self.world.calls:
-            outcome = self.chance.choice(FAILURES) if self.chance.random() < 0.2 else "done"
+            failing = self.faults and self.chance.random() < 0.2
+            outcome = self.chance.choice(FAILURES) if failing else "done"
             self.world.resolve(self.chance.choice(self.world.calls), outcome)
 
     def do_late(self) -> None:
@@ -121,6 +134,8 @@ class Machine:
 
     def do_leadership(self) -> None:
         """Lose leadership in the middle of writes, and gain it again; the requests may still be executed."""
+        if not self.faults:
+            return
         self.world.late += [call.act for call in self.world.calls if self.chance.random() < 0.5]
         self.process.stop_leading()
         self.process.start_leading()
@@ -172,7 +187,7 @@ class Machine:
             if pod.spec.node_name or pod.spec.scheduling_gates or pod.finished:
                 continue
             status = claim.status
-            outcome = self.chance.random()
+            outcome = self.chance.random() if self.faults else 1.0
             if outcome < 0.15:
                 failed = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes: Insufficient cpu")
                 self.world.write("pods", structs.replace(pod, status=PodStatus(conditions=(failed,))))
@@ -183,7 +198,7 @@ class Machine:
                 )
             else:
                 members = self.members()
-                if pod in members and len(members) == GANG:
+                if pod in members and len(members) == GANG and not self.faults:
                     held = {each.metadata.uid for each, _ in self.allocated()}
                     missing = {each.metadata.uid for each in members} - held
                     assert not missing, "a member is bound before all have their devices"
@@ -274,7 +289,7 @@ class Machine:
             self.do_controller()
             for part in ("plan", "allocator", "lease_gc", "mirror", "statuses"):
                 self.process.watch()
-                self.process.reconcile_with(part)  # type: ignore[arg-type]
+                self.process.reconcile_with(part)
                 while self.world.calls:
                     self.world.resolve(self.world.calls[0], "done")
                     self.check()
@@ -332,6 +347,55 @@ MANY = settings(max_examples=40, deadline=None, suppress_health_check=list(Healt
 def test_no_device_is_ever_in_two_allocations_nor_in_an_allocation_and_a_lease(chance: Random) -> None:
     machine = Machine(chance)
     try:
+        machine.run(150)
+        machine.repair()
+    finally:
+        machine.process.kill()
+        machine.world.loop.close()
+
+
+def forgets_a_write_without_response(scheduler: Scheduler) -> None:
+    """A write without a response counts as not done."""
+
+    async def settle(uid: str) -> None:
+        scheduler.allocator._uncertain.pop(uid, None)
+        raise NotAllocated("no response")
+
+    scheduler.allocator._settle = settle  # type: ignore[method-assign]
+
+
+def ignores_claims_of_others(scheduler: Scheduler) -> None:
+    """Only claims of gpufleet count."""
+    put = scheduler.ledger.put_resource_claim
+
+    def ours(claim: ResourceClaim) -> None:
+        if claim.metadata.owner_references:
+            put(claim)
+
+    scheduler.ledger.put_resource_claim = ours  # type: ignore[method-assign]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("plant", [forgets_a_write_without_response, ignores_claims_of_others])
+def test_a_planted_fault_is_found(plant: Callable[[Scheduler], None]) -> None:
+    for seed in range(400):
+        machine = Machine(Random(seed), plant=plant)
+        try:
+            machine.run(150)
+        except AssertionError:
+            return
+        finally:
+            machine.process.kill()
+            machine.world.loop.close()
+    pytest.fail(f"{plant.__name__} was not found")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_member_of_a_gang_is_bound_before_all_have_their_devices(seed: int) -> None:
+    machine = Machine(Random(seed), faults=False)
+    try:
+        for _ in range(GANG):
+            machine.add_pod("of-g", (GANG_GATE,))
         machine.run(150)
         machine.repair()
     finally:

@@ -462,6 +462,7 @@ class Process:
         self.scheduler.lease_gc.enqueue_all()
         self.scheduler.gangs.enqueue_all()
         self.scheduler.statuses.enqueue_all()
+        self.scheduler.mirror.enqueue_all()
 
     def stop_leading(self) -> None:
         """Stop leading: cancel the reconcile loops; verbs in flight continue."""

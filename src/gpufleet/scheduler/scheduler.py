@@ -364,6 +364,7 @@ class Scheduler:
         self.lease_gc.enqueue_all()
         self.statuses.enqueue_all()
         self.gangs.enqueue_all()
+        self.mirror.enqueue_all()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease_gc.run())
             group.create_task(self.statuses.run())

@@ -30,7 +30,7 @@ from gpufleet.scheduler.delivery.devices import DeviceMissing, allocation_of
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.nudger import nudge_value
 from gpufleet.scheduler.planning.gang_plans import GangPlans
-from gpufleet.scheduler.planning.queue import Queue, foreign_gates
+from gpufleet.scheduler.planning.queue import Entry, Queue, foreign_gates
 from gpufleet.scheduler.reservation import Reserved
 from gpufleet.scheduler.state import Ledger
 
@@ -40,7 +40,10 @@ PERIOD = 1.0
 """Seconds between checks for allocations that can't be used."""
 
 UNUSABLE_AFTER = 5.0
-"""Seconds after which an allocation is cleared if kube-scheduler reports that the pod can't be placed."""
+"""Seconds after which an allocation is cleared if kube-scheduler has reported since that the pod can't be placed."""
+
+UNCHANGED_AFTER = 30.0
+"""The same if kube-scheduler had reported that before and has not changed its report: perhaps it has not tried yet."""
 
 EXCLUDED_FOR = 60.0
 """Seconds for which a pod is not planned on a node again on which it could not be placed."""
@@ -58,10 +61,11 @@ class NotAllocated(GpufleetError):
 
 @dataclass(frozen=True)
 class _Unbound:
-    """Since when a pod has an allocation, and on which nodes."""
+    """Since when a pod has an allocation, on which nodes, and what kube-scheduler had reported by then."""
 
     since: float
     nodes: frozenset[str]
+    report: str
 
 
 class ClaimAllocator:
@@ -101,8 +105,10 @@ class ClaimAllocator:
         self._writing: set[str] = set()
         self._unbound: dict[str, _Unbound] = {}
         """Pods that have an allocation and no node."""
-        self._excluded: dict[str, float] = {}
-        """Until when the node of a pod that could not be placed there is not tried again."""
+        self._doubtful: set[str] = set()
+        """Those of them that kube-scheduler can't place, and members of gangs."""
+        self._excluded: dict[str, tuple[float, frozenset[str]]] = {}
+        """Nodes on which a pod could not be placed, and until when they are not tried again."""
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(_CONCURRENCY)
 
@@ -127,14 +133,24 @@ class ClaimAllocator:
         elif claim.status.allocation is not None:
             if uid not in self._unbound:
                 nodes = frozenset(self._ledger.resource_claims.held(uid))
-                self._unbound[uid] = _Unbound(self._timing.monotonic(), nodes)
+                self._unbound[uid] = _Unbound(self._timing.monotonic(), nodes, unplaceable(pod))
+            if unplaceable(pod) or self._ledger.gangs.of(pod) is not None:
+                self._doubtful.add(uid)
+            else:
+                self._doubtful.discard(uid)
         elif (before := self._unbound.pop(uid, None)) is not None:
             _log.info("allocation_cleared", pod=_name(pod), by="kube-scheduler")
             self._metrics.cleared.labels("kube_scheduler").inc()
             self._plan_elsewhere(pod, before.nodes)
         elif self._ledger.gangs.of(pod) is None and not foreign_gates(pod) and self._queue.get(uid) is None:
-            self._queue.put_pod(pod)
+            self._enqueue(pod)
             self._wake_planner()
+
+    def _enqueue(self, pod: Pod) -> Entry:
+        entry, uid = self._queue.put_pod(pod), pod.metadata.uid
+        if uid in self._excluded:
+            entry.excluded[uid] = self._excluded[uid][1]
+        return entry
 
     def _forget(self, uid: str) -> None:
         self._pending.pop(uid, None)
@@ -159,12 +175,13 @@ class ClaimAllocator:
 
     async def step(self) -> None:
         """Write the allocations that the planner has decided, and clear those that can't be used."""
-        for uid in list(self._uncertain):
+        for uid in self._uncertain.keys() - self._writing:
             await self._settle_safely(uid)
         while self._pending:
             batch = [(uid, self._pending.pop(uid)) for uid in list(self._pending)[:_BATCH]]
             await asyncio.gather(*(self._allocate_safely(uid, fits) for uid, fits in batch))
-        for uid in list(self._unbound):
+        self._doubtful &= self._unbound.keys()
+        for uid in self._doubtful | (self._overlapping() & self._unbound.keys()):
             await self._clear_if_unusable(uid)
         self._lift_exclusions()
 
@@ -263,7 +280,7 @@ class ClaimAllocator:
             else:
                 self._ledger.put_resource_claim(now)
             claim = self._ledger.resource_claims.of_pod(uid)
-        del self._uncertain[uid]
+        self._uncertain.pop(uid, None)
         if claim is None or claim.status.allocation is None:
             raise NotAllocated("the server did not write the allocation")
 
@@ -307,8 +324,9 @@ class ClaimAllocator:
         reason = ""
         if uid in self._overlapping():
             reason = "overlap"
-        elif waited >= UNUSABLE_AFTER and is_unplaceable(pod):
-            reason = "unschedulable"
+        elif report := unplaceable(pod):
+            if waited >= (UNUSABLE_AFTER if report != known.report else UNCHANGED_AFTER):
+                reason = "unschedulable"
         elif gang is not None and waited >= self._grace_s and not self._gang_plans.has(uid):
             reason = "gang_incomplete"
         if not reason:
@@ -332,15 +350,14 @@ class ClaimAllocator:
         """Plan a pod again that could not be placed on its node."""
         uid = pod.metadata.uid
         if self._ledger.gangs.of(pod) is None:
-            entry = self._queue.put_pod(pod)
-            entry.excluded[uid] = nodes
-            self._excluded[uid] = self._timing.monotonic() + EXCLUDED_FOR
-            self._queue.failed(entry)
+            before = self._excluded.get(uid, (0.0, frozenset[str]()))[1]
+            self._excluded[uid] = (self._timing.monotonic() + EXCLUDED_FOR, before | nodes)
+            self._queue.failed(self._enqueue(pod))
         self._report(pod)
 
     def _lift_exclusions(self) -> None:
         now = self._timing.monotonic()
-        for uid, until in list(self._excluded.items()):
+        for uid, (until, _) in list(self._excluded.items()):
             if until <= now:
                 del self._excluded[uid]
                 if (entry := self._queue.get(uid)) is not None:
@@ -349,16 +366,15 @@ class ClaimAllocator:
                     self._wake_planner()
 
 
-def is_unplaceable(pod: Pod) -> bool:
-    """Return whether kube-scheduler reports that the pod can't be placed, although its claim is allocated."""
+def unplaceable(pod: Pod) -> str:
+    """Return why kube-scheduler can't place the pod, other than for its claim, or an empty string."""
     for condition in pod.status.conditions:
-        if condition.type == "PodScheduled":
-            return (
-                condition.status == "False"
-                and condition.reason == "Unschedulable"
-                and _NOT_ALLOCATED not in condition.message
-            )
-    return False
+        if condition.type == "PodScheduled" and (condition.status, condition.reason) == (
+            "False",
+            "Unschedulable",
+        ):
+            return "" if _NOT_ALLOCATED in condition.message else condition.message or condition.reason
+    return ""
 
 
 def _name(pod: Pod) -> str:

@@ -58,6 +58,11 @@ class Mirror:
             self._dirty.add(pod.metadata.uid)
             self._wake.set()
 
+    def enqueue_all(self) -> None:
+        """Mirror all allocations; used when this replica starts to lead."""
+        for pod in self._ledger.pods.values():
+            self.consider(pod)
+
     async def run(self) -> None:
         """Write until cancelled."""
         while True:

@@ -21,6 +21,7 @@ from gpufleet.kubernetes import (
 )
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import AlreadyExists, ObjectNotFound
+from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.leases import LABELS
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.kubernetes.resource_claims import (
@@ -91,9 +92,12 @@ class Delivery:
         """Templates that pods name because their GpuClaim did not exist when they were created, with the claim."""
         self._changed = asyncio.Event()
 
-    def on_claims(self, changes: Sequence[object]) -> None:
-        """Check the templates after claims have changed."""
-        self._changed.set()
+    def on_claims(self, changes: Sequence[CacheChange[GpuClaim]]) -> None:
+        """Check the templates after claims have appeared, changed their number of GPUs, or gone."""
+        for change in changes:
+            before, after = change.before, change.after
+            if before is None or after is None or before.spec.devices.count != after.spec.devices.count:
+                self._changed.set()
 
     def on_pods(self, changes: Sequence[CacheChange[Pod]]) -> None:
         """Note the templates of pods that were created before their claim."""
