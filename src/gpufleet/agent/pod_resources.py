@@ -1,8 +1,9 @@
-"""Ask the kubelet which pod got which GPU from a device plugin.
+"""Ask the kubelet which pod got which GPU from a device plugin or by a ResourceClaim.
 
 The kubelet serves the gRPC service `v1.PodResourcesLister` on a unix socket since Kubernetes 1.20. `List`
-returns each pod by namespace and name, with the ids of its devices. Four fields of the response matter here,
-nested four levels deep. They are decoded by hand: grpclib needs no protobuf runtime (measured: grpclib adds
+returns each pod by namespace and name, with the ids of its devices: those of device plugins, and the GPUs
+of ResourceClaims as `driver/pool/device`. A few fields of the response matter here, nested up to five
+levels deep. They are decoded by hand: grpclib needs no protobuf runtime (measured: grpclib adds
 3 MiB to the agent, grpcio with protobuf 21 MiB and threads).
 """
 
@@ -16,6 +17,7 @@ from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from gpufleet.errors import KubernetesUnavailable
+from gpufleet.kubernetes.resource_claims import GPU_DRIVERS
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -24,8 +26,10 @@ _LIST = "/v1.PodResourcesLister/List"
 # Field numbers in the kubelet's messages.
 _PODS = 1
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3
-_CONTAINER_DEVICES = 2
+_CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 2, 5
 _DEVICE_IDS = 2
+_DYNAMIC_CLAIM_RESOURCES = 4
+_CLAIM_DRIVER, _CLAIM_POOL, _CLAIM_DEVICE = 2, 3, 4
 
 
 async def list_plugin_devices(socket: Path, deadline: float = 5.0) -> Mapping[PodName, set[str]]:
@@ -66,6 +70,13 @@ def decode(response: bytes) -> dict[PodName, set[str]]:
             for container in _fields(pod, _POD_CONTAINERS)
             for devices in _fields(container, _CONTAINER_DEVICES)
             for id in _fields(devices, _DEVICE_IDS)
+        }
+        ids |= {
+            "/".join(_text(resource, field) for field in (_CLAIM_DRIVER, _CLAIM_POOL, _CLAIM_DEVICE))
+            for container in _fields(pod, _POD_CONTAINERS)
+            for claim in _fields(container, _CONTAINER_DYNAMIC)
+            for resource in _fields(claim, _DYNAMIC_CLAIM_RESOURCES)
+            if _text(resource, _CLAIM_DRIVER) in GPU_DRIVERS
         }
         if ids:
             found[_text(pod, _POD_NAMESPACE), _text(pod, _POD_NAME)] = ids

@@ -16,6 +16,7 @@ WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
 TIME_SLICED = "nvidia.com/gpu.shared"
 INTEL = re.compile(r"gpu\.intel\.com/(i915|xe|gpu)")
 MIG = re.compile(r"nvidia\.com/mig-(\d+)g\..+")
+_PROFILE = re.compile(r"(\d+)g\.")
 SLICES = 7
 """Compute slices of a GPU with MIG."""
 
@@ -51,6 +52,12 @@ def gpu_request(pod: Pod, sharing: Sharing = Sharing()) -> GpuRequest:  # noqa: 
     weight = whole + parts
     gpus = math.ceil(weight)
     return GpuRequest(gpus, float(weight / gpus) / sharing.replicas if gpus else 1.0)
+
+
+def profile_share(profile: str) -> float:
+    """Return the share of a GPU that an instance of a MIG profile is; 1 if the profile is not known."""
+    found = _PROFILE.match(profile)
+    return min(1.0, int(found[1]) / SLICES) if found else 1.0
 
 
 def is_gpu(resource: str) -> bool:
