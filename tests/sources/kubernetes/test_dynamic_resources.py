@@ -126,8 +126,7 @@ async def test_pods_that_share_a_claim_share_its_gpus(api: Api, fleet: Fleet) ->
     await publish(api)
     uids = {name: await pod(api, name, "shared") for name in ("p0", "p1", "p2", "p3")}
     await allocate(api, "shared", ["gpu-0"], uids)
-    for uid in uids.values():
-        await wait_until(lambda uid=uid: held(fleet, uid) == (1, 0.25, (0,)))
+    await wait_until(lambda: all(held(fleet, uid) == (1, 0.25, (0,)) for uid in uids.values()))
     await wait_until(lambda: fleet.views()["a"].allocated == 1)
 
 
@@ -135,8 +134,7 @@ async def test_mig_devices_and_consumed_capacity_count_as_their_share(api: Api, 
     await publish(api)
     sliced, part = await pod(api, "sliced", "mig"), await pod(api, "part", "part")
     await allocate(api, "mig", ["gpu-3-mig-0", "gpu-3-mig-1"], {"sliced": sliced})
-    consumed = {"shareID": "s", "consumedCapacity": {"memory": "20Gi"}}
-    await allocate(api, "part", ["gpu-0"], {"part": part}, **consumed)
+    await allocate(api, "part", ["gpu-0"], {"part": part}, shareID="s", consumedCapacity={"memory": "20Gi"})
     await wait_until(lambda: held(fleet, sliced) == (2, 1 / 7, (3, 3)))
     await wait_until(lambda: held(fleet, part) == (1, 0.25, (0,)))
 

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
-from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, gpu_request
+from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, counted_request
 from gpufleet.kubernetes.model_labels import model_requested
 from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
 from gpufleet.model.workload import FleetPod, OwnerRef, Status
@@ -73,7 +73,7 @@ def _request(
 ) -> GpuRequest:
     if claim is not None:
         return claimed_request(claim)
-    requested = gpu_request(pod, sharing)
+    requested = counted_request(pod, sharing)
     if not dynamic:
         return requested
     # A ResourceClaim for extended resources serves what the containers request.

@@ -380,7 +380,7 @@ def _state_of(reflector: Reflector[Any]) -> KindState:
 
 
 def _sharing(node: Node | None) -> Sharing:
-    return sharing_of(node.metadata.labels) if node is not None else Sharing()
+    return sharing_of(node.metadata) if node is not None else Sharing()
 
 
 def _identities(status: GpuNodeStatus | None) -> list[tuple[int, str, str, int]]:
