@@ -38,6 +38,12 @@ RENUMBERING_VARIABLE = "ROCR_VISIBLE_DEVICES"
 _DEVICE_ORDER = {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}
 """Number GPUs as the driver and the agent do; CUDA's default is by speed."""
 
+KEEP_NODE = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Annotations of a pod for which Cluster Autoscaler and Karpenter keep its node."""
+
 _SCHEDULER_ANNOTATIONS = (ALLOCATED, VISIBLE)
 _PLUGIN_RESOURCES = re.compile(r"(nvidia\.com/(gpu|mig-.+)(\.shared)?|amd\.com/gpu.*|gpu\.intel\.com/.+)")
 _KINDS = ("initContainers", "containers")
@@ -98,17 +104,21 @@ class PodRules:
     by_resource_claim: bool = False
     """Mode `dra`."""
     extended_resources: bool = WebhookSettings.extended_resources
+    claim_taint: str = WebhookSettings.claim_taint
+    keep_nodes: bool = WebhookSettings.keep_nodes
 
     @classmethod
     def from_settings(cls, settings: WebhookSettings) -> Self:
         """Return the rules that the settings describe."""
         return cls(
-            settings.variables,
-            frozenset(settings.schedulers),
-            settings.device_requests == "refuse",
-            settings.runtime_class,
-            settings.scheduler_name,
-            settings.extended_resources,
+            variables=settings.variables,
+            schedulers=frozenset(settings.schedulers),
+            refuse_device_requests=settings.device_requests == "refuse",
+            runtime_class=settings.runtime_class,
+            scheduler_name=settings.scheduler_name,
+            extended_resources=settings.extended_resources,
+            claim_taint=settings.claim_taint,
+            keep_nodes=settings.keep_nodes,
         )
 
 
@@ -151,6 +161,8 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
         return AdmissionResponse(patch, warnings)
     patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
     patch += _set_runtime_class(pod, rules, warnings)
+    patch += _keep_node(pod, rules)
+    patch += _tolerate(pod, rules)
     if rules.extended_resources and claim is not None:
         patch += request_resource(pod, claim, warnings)
     if allocated is None:
@@ -233,6 +245,22 @@ def _set_scheduler(spec: Json, scheduler: str, warnings: list[str]) -> Iterator[
             f"the pod keeps its scheduler {own}: it gets no GPU unless {scheduler} schedules it; "
             "remove schedulerName"
         )
+
+
+def _keep_node(pod: Json, rules: PodRules) -> Iterator[Json]:
+    """Yield annotations that keep autoscalers from removing the pod's node; the user's own values stay."""
+    for key, value in KEEP_NODE.items() if rules.keep_nodes else ():
+        if key not in _annotations(pod):
+            yield {"op": "add", "path": f"/metadata/annotations/{_escaped(key)}", "value": value}
+
+
+def _tolerate(pod: Json, rules: PodRules) -> Iterator[Json]:
+    """Yield a toleration of the taint that keeps pods without a claim off the nodes of claims."""
+    tolerations = (pod.get("spec") or {}).get("tolerations") or []
+    known = any(each.get("key") == rules.claim_taint and not each.get("effect") for each in tolerations)
+    if rules.claim_taint and not known:
+        ours = {"key": rules.claim_taint, "operator": "Exists"}
+        yield {"op": "add", "path": "/spec/tolerations", "value": [*tolerations, ours]}
 
 
 def _set_runtime_class(pod: Json, rules: PodRules, warnings: list[str]) -> Iterator[Json]:

@@ -67,7 +67,7 @@ class PluginPods:
         uids = self._on.get(node.metadata.name, ())
         if not uids:
             return ()
-        sharing = sharing_of(node.metadata.labels)
+        sharing = sharing_of(node.metadata)
         devices = report.status.devices
         unnamed, starting = 0.0, False
         for uid in uids:
