@@ -181,7 +181,8 @@ def test_an_agent_writes_only_the_status_of_its_own_node(
     chart = [
         each
         for each in objects("gpu-scheduler", namespace=namespace)
-        if each["kind"] in (*kinds, *policies) and each["metadata"]["name"].endswith(account)
+        if each["kind"] in (*kinds, *policies)
+        and each["metadata"]["name"].endswith((account, f"{account}-nodes"))
     ]
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": chart})
     fake_nodes.add("own", "other")
@@ -219,6 +220,23 @@ def test_an_agent_writes_only_the_status_of_its_own_node(
             status, text = write(api, name, node, subresource)
             assert status == 403, (name, node, subresource, text)
             assert "GpuNodeStatus of its own node" in text
+
+        def publish(api: Rest, node: str, **resources: str) -> tuple[int, str]:
+            body = {"status": {"capacity": resources, "allocatable": resources}}
+            return api.raw("PATCH", f"/api/v1/nodes/{node}/status", body, "application/merge-patch+json")
+
+        gpus = {"gpu.scheduling/gpu": "8"}
+        cluster.wait_for("the second policy", lambda: publish(unbound, "own", **gpus)[0] == 403)
+        assert publish(agents, "own", **gpus)[0] == 200
+        assert cluster.api.get("/api/v1/nodes/own")["status"]["allocatable"]["gpu.scheduling/gpu"] == "8"
+        for node, resources, reason in (
+            ("other", gpus, "its own Node"),
+            ("own", {"cpu": "1"}, "only change the resources gpu.scheduling"),
+            ("own", {"nvidia.com/gpu": "8"}, "only change the resources gpu.scheduling"),
+        ):
+            status, text = publish(agents, node, **resources)
+            assert status == 403, (node, text)
+            assert reason in text
     finally:
         cluster.kubectl("delete", "-f", "-", stdin=manifest)
 

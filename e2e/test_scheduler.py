@@ -133,8 +133,14 @@ class Workspace(Users):
     def _pool(self) -> dict[str, str]:
         return {"pool": self.namespace[-6:]}
 
-    def add_nodes(self, *names: str, gpus: int = 4, devices: list[dict[str, Any]] | None = None) -> None:
-        self.nodes.add(*names, labels=self._pool)
+    def add_nodes(
+        self,
+        *names: str,
+        gpus: int = 4,
+        devices: list[dict[str, Any]] | None = None,
+        capacity: dict[str, str] | None = None,
+    ) -> None:
+        self.nodes.add(*names, labels=self._pool, capacity=capacity)
         for name in names:
             body = {
                 "apiVersion": "gpu.scheduling/v1",

@@ -142,6 +142,28 @@ def bind(cluster: Cluster, namespace: str, name: str, node: str, ids: str) -> No
 
 
 @pytest.mark.usefixtures("crds")
+def test_a_quota_on_the_extended_resource_limits_the_gpus_of_claims(cluster: Cluster, namespace: str) -> None:
+    resource = "requests.gpu.scheduling/gpu"
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}}
+    path = f"/api/v1/namespaces/{namespace}"
+    cluster.api.create(f"{path}/resourcequotas", {**quota, "spec": {"hard": {resource: "3"}}})
+    claim(cluster, namespace)
+    flags = ("--extended-resources",)
+    with webhook(cluster, namespace, *flags) as running, configured(cluster, namespace, running.url):
+        cluster.wait_for("the webhook", lambda: is_called(cluster, namespace))
+        made = cluster.api.create(f"{path}/pods", pod("first"))
+        assert made["spec"]["containers"][0]["resources"]["requests"] == {"gpu.scheduling/gpu": "2"}
+        status, text = cluster.api.raw("POST", f"{path}/pods", pod("second"))
+        assert status == 403
+        assert (
+            f"exceeded quota: gpus, requested: {resource}=2, used: {resource}=2, limited: {resource}=3"
+            in text
+        )
+        used = cluster.api.get(f"{path}/resourcequotas/gpus")["status"]["used"]
+        assert used == {resource: "2"}
+
+
+@pytest.mark.usefixtures("crds")
 def test_a_pod_with_a_claim_gets_the_gpus_of_its_binding(
     cluster: Cluster, namespace: str, fake_nodes: FakeNodes
 ) -> None:

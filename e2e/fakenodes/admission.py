@@ -1,6 +1,6 @@
 """Check, like a kubelet, that a node has enough extended resources left for a pod.
 
-This detects a scheduler that allocates a GPU twice: the second pod fails with `OutOfnvidia.com/gpu`.
+A kubelet ignores requests for resources that its node does not have at all. This detects a scheduler that allocates a GPU twice: the second pod fails with `OutOfnvidia.com/gpu`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,6 +18,8 @@ def shortage(
         return None
     used = [extended_requests(each) for each in others]
     for name, amount in sorted(requested.items()):
+        if name not in allocatable:
+            continue
         taken = sum(each.get(name, 0.0) for each in used)
         if taken + amount > quantity(allocatable.get(name, "0")):
             return name

@@ -33,20 +33,12 @@ def kueue(system: System) -> Iterator[Kueue]:
 def team(system: System, kueue: Kueue, users: Users) -> Iterator["Team"]:
     """Return the users of a namespace with a queue, and quota for all GPUs of one node."""
     name = users.namespace[-6:]
-    _publish(system.cluster)
     kueue.quota(name, {RESOURCE: GPUS}, preemption={"withinClusterQueue": "LowerPriority"})
     kueue.priority(f"high-{name}", 1000)
     kueue.queue(users.namespace, name)
     yield Team(system, kueue, users, name)
     users.clean_up()
     kueue.delete("workloadpriorityclasses", f"high-{name}")
-
-
-def _publish(cluster: Cluster) -> None:
-    """Give the node as many of the extended resource as it has GPUs."""
-    amount = {RESOURCE: str(GPUS)}
-    body = {"status": {"capacity": amount, "allocatable": amount}}
-    cluster.api.patch(f"/api/v1/nodes/{NODE}/status", body)
 
 
 class Team:

@@ -105,6 +105,8 @@ def _kube_scheduler(base: Program, container: Json, context: ContainerContext) -
         "kubeconfig": kubeconfig,
     }
     for extender in configuration["extenders"]:
+        if "bindVerb" not in extender:
+            continue  # never called
         address = urlsplit(extender["urlPrefix"])
         port = context.service(str(address.hostname), int(address.port or 80))
         extender["urlPrefix"] = f"{address.scheme}://127.0.0.1:{port}"

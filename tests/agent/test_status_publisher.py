@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 from gpufleet.agent.agent import Agent
 from gpufleet.agent.status_publisher import BURST, MANAGER, REFILL
-from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES
+from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES, NODES
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import ObjectNotFound
@@ -360,6 +360,25 @@ async def test_the_object_belongs_to_its_node(nvml_shim: NvmlShim, cluster: Clus
     ]
 
 
+async def test_the_node_has_its_gpus_as_extended_resources(nvml_shim: NvmlShim, cluster: Cluster) -> None:
+    nvml_shim.describe(sliced(switched(4), 2))
+    node = {"metadata": {"name": "node-a"}, "status": {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "8"}}}
+    await cluster.client.write_json("POST", "/api/v1/nodes", node)
+    expected = {"gpu.scheduling/gpu": "3", "gpu.scheduling/gpu-share": "300", "gpu.scheduling/mig": "3"}
+
+    async def published() -> bool:
+        status = (await cluster.client.get(NODES, "node-a")).status
+        return status.capacity == status.allocatable == {"cpu": "8", **expected}
+
+    async with cluster.agent():
+        await wait_until(published)
+        lost = {
+            "status": {"capacity": {"gpu.scheduling/gpu": "0"}, "allocatable": {"gpu.scheduling/gpu": "0"}}
+        }
+        await cluster.client.patch(NODES, "node-a", patch.merge(lost), subresource="status")
+        await wait_until(published)  # the kubelet has registered the node anew
+
+
 async def test_it_publishes_once_the_api_is_back(nvml_shim: NvmlShim, cluster: Cluster) -> None:
     async with cluster.agent() as agent:
         await cluster.until("node-a", well)
@@ -372,6 +391,39 @@ async def test_it_publishes_once_the_api_is_back(nvml_shim: NvmlShim, cluster: C
         await cluster.until("node-a", lambda s: healths(s)[0] == "Unhealthy", seconds=20)
 
 
+async def plugged(cluster: Cluster) -> str:
+    """Create a bound pod with two GPUs of a device plugin, and return its UID."""
+    resources = {"limits": {"nvidia.com/gpu": "2"}}
+    containers = [{"name": "main", "image": "x", "resources": resources}]
+    pod = {"metadata": {"name": "plugged"}, "spec": {"nodeName": "node-a", "containers": containers}}
+    made = await cluster.client.write_json("POST", "/api/v1/namespaces/jobs/pods", pod)
+    return str(made["metadata"]["uid"])
+
+
+async def test_gpus_that_a_kubelet_allocates_while_the_image_is_pulled_are_named_at_once(
+    nvml_shim: NvmlShim, cluster: Cluster, tmp_path: Path
+) -> None:
+    allocated: dict[tuple[str, str], list[str]] = {}
+    calls: list[object] = []
+
+    def answer(context: object) -> object:
+        calls.append(context)
+        return response(allocated)
+
+    with kubelet(tmp_path / "s", answer):
+        async with cluster.agent(kubelet=tmp_path / "s", lease_check=600) as agent:
+            await cluster.until("node-a", well)
+            assert agent.holders is not None
+            pods = agent.holders.pods.cache
+            uid = await plugged(cluster)
+            await wait_until(lambda: len(pods) == 1)
+            before = len(calls)
+            await wait_until(lambda: len(calls) > before)  # the pod appears before the kubelet admits it
+            allocated[("jobs", "plugged")] = [uuid(2), uuid(5)]
+            found = await cluster.until("node-a", lambda s: s.status.free == 6, seconds=8)
+            assert found.status.devices[2].in_use_by == found.status.devices[5].in_use_by == (uid,)
+
+
 async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restarts(
     nvml_shim: NvmlShim, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -382,20 +434,7 @@ async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restart
         found = await cluster.status("node-a")
         return {device.id: device.in_use_by for device in found.status.devices if device.in_use_by}
 
-    made = await cluster.client.write_json(
-        "POST",
-        "/api/v1/namespaces/jobs/pods",
-        {
-            "metadata": {"name": "plugged"},
-            "spec": {
-                "nodeName": "node-a",
-                "containers": [
-                    {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
-                ],
-            },
-        },
-    )
-    uid = made["metadata"]["uid"]
+    uid = await plugged(cluster)
     with capture_logs() as lines:
         async with cluster.agent(kubelet=socket, lease_check=0.1) as agent:
             holders = agent.holders

@@ -10,6 +10,7 @@ from charts.reference import CHARTS, NAMES
 from tests.charts.rendering import Object, everything, objects, one, pod_specs, refusal
 
 import gpufleet
+from gpufleet.kubernetes import extended_resources
 from gpufleet.kubernetes.access_review import RESOURCE
 from gpufleet.kubernetes.crds import GROUP
 from gpufleet.scheduler.certificates import SERVER_NAME
@@ -180,7 +181,11 @@ def test_kube_scheduler_is_configured_for_the_extender_protocol() -> None:
     rendered = objects("gpu-scheduler", namespace="gpus")
     text = one(rendered, "ConfigMap", "gpu-scheduler-kube-scheduler")["data"]["config.yaml"]
     configuration = yaml.safe_load(text)
-    [extender] = configuration["extenders"]
+    [extender, never_called] = configuration["extenders"]
+    assert not [key for key in never_called if key.endswith("Verb")]
+    assert never_called["managedResources"] == [
+        {"name": name, "ignoredByScheduler": True} for name in extended_resources.NAMES
+    ]
     service = one(rendered, "Service", "gpu-scheduler-scheduler")
     ports = {each["name"]: each["port"] for each in service["spec"]["ports"]}
     assert extender["urlPrefix"] == f"https://gpu-scheduler-scheduler.gpus.svc:{ports['extender']}"
@@ -201,7 +206,7 @@ def test_kube_scheduler_is_configured_for_the_extender_protocol() -> None:
 def test_kube_scheduler_and_the_extender_share_a_certificate() -> None:
     rendered = objects("gpu-scheduler")
     text = one(rendered, "ConfigMap", "gpu-scheduler-kube-scheduler")["data"]["config.yaml"]
-    [extender] = yaml.safe_load(text)["extenders"]
+    extender = yaml.safe_load(text)["extenders"][0]
     tls = extender["tlsConfig"]
     assert extender["enableHTTPS"]
     assert tls.pop("serverName") == SERVER_NAME

@@ -91,6 +91,53 @@ async def test_a_pod_gets_the_runtime_class_of_the_settings_unless_it_names_one(
         assert "runtimeClassName" not in plain["spec"]
 
 
+async def test_a_pod_requests_the_extended_resource_of_its_claim(cluster: Cluster) -> None:
+    await cluster.claim()
+    cpu = {"requests": {"cpu": "2"}}
+    written = {"limits": {"gpu.scheduling/gpu": "2", "cpu": "1"}}
+    containers: list[Json] = [
+        {"name": "main", "image": "i", "resources": cpu},
+        {"name": "side", "image": "i"},
+    ]
+    async with cluster.webhook(rules=PodRules(extended_resources=True)):
+        made = await cluster.send("POST", PODS, pod(containers=containers))
+        first, second = (each.get("resources", {}) for each in made["spec"]["containers"])
+        assert first["requests"] == {"cpu": "2", "gpu.scheduling/gpu": "2"}
+        assert first["limits"] == {"gpu.scheduling/gpu": "2"}
+        assert second == {}
+        assert cluster.warnings == []
+        own = await cluster.send(
+            "POST", PODS, pod("own", containers=[{"name": "main", "image": "i", "resources": written}])
+        )
+        assert own["spec"]["containers"][0]["resources"]["limits"] == {"gpu.scheduling/gpu": "2", "cpu": "1"}
+        assert cluster.warnings == [], "the user wrote what the claim asks for"
+        less = {"limits": {"gpu.scheduling/gpu": "1"}}
+        cheat: list[Json] = [
+            {"name": "main", "image": "i", "resources": less},
+            {"name": "b", "image": "i", "resources": less},
+        ]
+        fixed = await cluster.send("POST", PODS, pod("cheat", containers=cheat))
+        assert [each["resources"]["limits"] for each in fixed["spec"]["containers"]] == [
+            {"gpu.scheduling/gpu": "2"},
+            {},
+        ]
+        assert cluster.warnings == [
+            f"the requests of container {name} for gpu.scheduling/gpu were replaced: "
+            "the claim asks for 2 of gpu.scheduling/gpu"
+            for name in ("main", "b")
+        ]
+        plain = await cluster.send("POST", PODS, pod("plain", claim=None))
+        assert not plain["spec"]["containers"][0].get("resources")
+
+
+async def test_shares_and_mig_instances_have_resources_of_their_own(cluster: Cluster) -> None:
+    await cluster.claim(devices={"count": 2, "exclusivity": "Shared", "share": 0.25})
+    async with cluster.webhook(rules=PodRules(extended_resources=True)):
+        made = await cluster.send("POST", PODS, pod())
+        requests = made["spec"]["containers"][0]["resources"]["requests"]
+        assert requests == {"gpu.scheduling/gpu-share": "50"}
+
+
 async def test_forged_annotations_do_not_survive(cluster: Cluster) -> None:
     await cluster.claim()
     forged = {ALLOCATED: "node-a:0,1", VISIBLE: "0,1"}

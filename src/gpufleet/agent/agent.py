@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 
 from gpufleet.agent.dra import DraDriver
 from gpufleet.agent.exporter import Exporter
+from gpufleet.agent.extended_resources import ExtendedResources
 from gpufleet.agent.gpu_holders import GpuHolders
 from gpufleet.agent.health_events import HealthEvents
 from gpufleet.agent.memory import trim
@@ -84,6 +85,7 @@ class Agent:
         self.holders: GpuHolders | None = None
         self.events: HealthEvents | None = None
         self.logs: PodLogs | None = None
+        self.resources: ExtendedResources | None = None
         self.dra: DraDriver | None = None
         self._kernel_log: KernelLog | None = None
         self._started_at = self._read_at = time.monotonic()
@@ -106,6 +108,10 @@ class Agent:
             plugin_devices=partial(list_plugin_devices, kubelet) if kubelet else None,
             on_change=self.publisher.wake,
         )
+        if self._settings.extended_resources:
+            self.resources = ExtendedResources(
+                client, self.node, lambda: self.monitor.observation.devices, self._settings.lease_check
+            )
         if self._settings.dra:
             dra = self.dra = DraDriver(
                 client, self.node, self._settings.kubelet_root, self.publisher.cordoned
@@ -133,6 +139,8 @@ class Agent:
             if self.events is not None:
                 tasks["events"] = self.events.run
             tasks["holders"] = self.holders.run
+        if self.resources is not None:
+            tasks["extended resources"] = self.resources.run
         if self.dra is not None:
             tasks |= self.dra.tasks()
         if self.logs is not None:
@@ -187,6 +195,8 @@ class Agent:
         self._read_at = time.monotonic()
         if self.publisher is not None:
             self.publisher.wake()
+        if self.resources is not None:
+            self.resources.on_read()
         if self.holders is not None and self.monitor.reads == 1:
             self.holders.check_now()
         if self.monitor.reads == READS_TO_SETTLE:

@@ -5,7 +5,8 @@ There are three sources: Leases, allocation annotations on pods, and the kubelet
 Ten thousand agents that each watch all Leases would be the largest load on the API server. So an agent
 watches only the pods of its own node, which the API server indexes for kubelets, and reads the Leases of its
 GPUs by name: when a pod with GPUs appears or ends, while a Lease names a pod that is not here, and every few
-minutes. The kubelet is called at the same times. While it is unavailable, for example during a restart, its
+minutes. The kubelet is called at the same times, and until it names the devices of every pod that requests GPUs:
+it allocates them when it admits the pod, some time before the containers run. While it is unavailable, for example during a restart, its
 last answer counts for the pods that still exist.
 """
 
@@ -17,6 +18,7 @@ from gpufleet.kubernetes import LEASES, PODS, CacheChange, KubeClient, Reflector
 from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 from gpufleet.kubernetes.client.errors import KubernetesRefused, ObjectNotFound
+from gpufleet.kubernetes.gpu_requests import gpu_request
 from gpufleet.kubernetes.leases import lease_name
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.device import Device
@@ -24,7 +26,8 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import AgentSettings
 
 UNMATCHED_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds between reads while a Lease names a pod that is not here: the pod is about to appear, or the Lease to go."""
+"""Seconds between reads while a Lease names a pod that is not here, because the pod is about to appear or the Lease
+to go, and while the kubelet does not list a pod that requests GPUs."""
 
 PluginDevices = Mapping[tuple[str, str], Collection[str]]
 """Ids of the devices that plugins allocated, by namespace and name of the pod."""
@@ -136,9 +139,15 @@ class GpuHolders:
         self._kubelet_error = ""
 
     def _unmatched(self) -> bool:
-        """Return whether a Lease names a pod that is not running on this node."""
-        here = {pod.metadata.uid for pod in self.pods.cache if not pod.finished}
-        return any(uid not in here for uids in self._leased.values() for uid in uids)
+        """Return whether a Lease names a pod that is not running here, or the kubelet lists no devices of a pod."""
+        here = [pod for pod in self.pods.cache if not pod.finished]
+        uids = {pod.metadata.uid for pod in here}
+        if any(uid not in uids for holders in self._leased.values() for uid in holders):
+            return True
+        return self._plugin_devices is not None and any(
+            (pod.metadata.namespace, pod.metadata.name) not in self._listed and gpu_request(pod).gpus
+            for pod in here
+        )
 
     def _on_pods(self, changes: Sequence[CacheChange[Pod]]) -> None:
         if any(_may_change_holders(change) for change in changes):

@@ -25,6 +25,7 @@ from gpufleet.kubernetes.allocation import parse_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.runtime.settings import WebhookSettings
+from gpufleet.webhook.extended_resources import request_resource
 from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse, Json
 
 RENUMBERING_VARIABLE = "ROCR_VISIBLE_DEVICES"
@@ -90,6 +91,7 @@ class PodRules:
     refuse_device_requests: bool = True
     runtime_class: str = ""
     scheduler_name: str = WebhookSettings.scheduler_name
+    extended_resources: bool = WebhookSettings.extended_resources
 
     @classmethod
     def from_settings(cls, settings: WebhookSettings) -> Self:
@@ -100,6 +102,7 @@ class PodRules:
             settings.device_requests == "refuse",
             settings.runtime_class,
             settings.scheduler_name,
+            settings.extended_resources,
         )
 
 
@@ -139,6 +142,8 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
         warnings.append(problem)
     patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
     patch += _set_runtime_class(pod, rules, warnings)
+    if rules.extended_resources and claim is not None:
+        patch += request_resource(pod, claim, warnings)
     if allocated is None:
         patch += _for_scheduler(pod, name or "", claim, rules, warnings)
     return AdmissionResponse(patch, warnings)

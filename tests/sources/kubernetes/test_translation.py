@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from gpufleet.kubernetes import GPU_CLAIMS, GPU_NODE_STATUSES, NODES, PODS
+from gpufleet.kubernetes.gpu_requests import Sharing
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Owner as KubeOwner
 from gpufleet.kubernetes.objects import Pod
@@ -72,7 +73,7 @@ def test_mig_instances_count_by_their_slices(resource: str, count: int, gpus: in
 
 
 def test_a_pod_on_a_time_sliced_node_holds_a_slice() -> None:
-    assert pod_from(decode(PODS, pod([container(1)])), None, slices=4).share == 0.25
+    assert pod_from(decode(PODS, pod([container(1)])), None, Sharing(4)).share == 0.25
 
 
 def test_the_annotation_determines_the_gpus_if_it_is_for_the_pods_node() -> None:

@@ -29,6 +29,7 @@ from gpufleet.scheduler.state.gang_index import GangIndex
 from gpufleet.scheduler.state.indexes import Key, by_age, discard
 from gpufleet.scheduler.state.node_resources import NodeResources
 from gpufleet.scheduler.state.nodes import candidate_node, meets_constraints
+from gpufleet.scheduler.state.plugin_pods import PluginPods
 
 _MAX_TOMBSTONES = 65536
 """Number of deleted objects remembered: a response about one may arrive after its deletion."""
@@ -88,6 +89,7 @@ class Ledger:
         self._draining: set[str] = set()
         self._bound_to: dict[str, set[str]] = {}
         self._gpus_on: dict[str, set[str]] = {}
+        self._plugin_pods = PluginPods()
 
     def note_freed(self) -> None:
         """Record that waiting pods may fit now."""
@@ -248,6 +250,8 @@ class Ledger:
         if known is None or known.finished != pod.finished or known.spec.node_name != pod.spec.node_name:
             self._resources_changed(known, pod)
             self._sync_nodes_of(uid)
+        if self._plugin_pods.put(pod) and self._sync_node(pod.spec.node_name):
+            self.note_freed()
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod."""
@@ -259,6 +263,8 @@ class Ledger:
             self._remove_from_indexes(pod)
             self._resources_changed(pod, None)
             self._sync_nodes_of(uid)
+            if self._plugin_pods.drop(pod) and self._sync_node(pod.spec.node_name):
+                self.note_freed()
 
     def put_claim(self, claim: GpuClaim) -> None:
         """Store a claim."""
@@ -355,6 +361,8 @@ class Ledger:
             discard(self._gpus_on, node, uid)
         self.allocations += 1
         self.resources.changed(node)
+        if self._plugin_pods.on(node):
+            self._sync_node(node)
         if before is not None and not (after is not None and _includes(after, before)):
             self.note_freed()
 
@@ -383,7 +391,10 @@ class Ledger:
         if node is None or report is None:
             self.cluster.remove_node(name)
             return before is not None
-        now = candidate_node(node, report, lambda device: self._used_without_lease(name, device))
+        plugged = self._plugin_pods.gpus(node, report, lambda gpu: self._is_allocated(name, gpu))
+        now = candidate_node(
+            node, report, lambda device: device.id in plugged or self._used_without_lease(name, device)
+        )
         if now == before:
             return False
         self.cluster.put_node(now)
@@ -445,6 +456,12 @@ class Ledger:
             )
             for uid in device.in_use_by
         )
+
+    def _is_allocated(self, node: str, gpu: int) -> bool:
+        """Return whether a claim has a GPU, by a lease or a hold."""
+        held = self.cluster.allocations
+        keys = self.cluster.holders_on(node)
+        return any(gpu in held[key].gpus for key in keys if not key.endswith("@"))  # not a reservation
 
     def draining(self) -> list[str]:
         """Return the GPUs that deleted pods still use, as `node-a:3`."""

@@ -6,6 +6,7 @@ kube-scheduler sees its members, and a gang that kube-scheduler can't bind would
 
 from collections.abc import Callable, Iterable, Mapping
 
+from gpufleet.kubernetes.extended_resources import NAMES as COUNTED_AS_GPUS
 from gpufleet.kubernetes.objects import Node, Pod
 from gpufleet.kubernetes.quantities import parse_quantity, pod_request
 
@@ -15,13 +16,17 @@ _SLACK = 1e-9
 
 
 def requested(pod: Pod) -> dict[str, float]:
-    """Return what the pod requests of each resource, with its overhead; it takes the place of one pod."""
+    """Return what the pod requests of each resource, with its overhead; it takes the place of one pod.
+
+    The extended resources of claims are left out: the inventory counts their GPUs.
+    """
     spec = pod.spec
     names = {
         name
         for container in (*spec.containers, *spec.init_containers)
         for amounts in (container.resources.requests, container.resources.limits)
         for name in amounts
+        if name not in COUNTED_AS_GPUS
     }
     total = {name: pod_request(pod, name) for name in names}
     for name, amount in spec.overhead.items():

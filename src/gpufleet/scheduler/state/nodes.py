@@ -12,7 +12,7 @@ from gpufleet.scheduler.state.affinity import matches_affinity
 
 
 def candidate_node(node: Node, report: GpuNodeStatus, taken: Callable[[DeviceStatus], bool]) -> CandidateNode:
-    """Return the node with its GPUs; `taken` returns whether a pod without a lease uses a GPU."""
+    """Return the node with its GPUs; `taken` returns whether something else than a claim has a GPU."""
     return CandidateNode(
         node.metadata.name,
         tuple(_gpu(device, taken) for device in report.status.devices),
@@ -79,6 +79,6 @@ def _gpu(device: DeviceStatus, taken: Callable[[DeviceStatus], bool]) -> Candida
         bandwidth_gbps=device.bandwidth_gbps,
         model=canonical_model(device.model),
         cordoned=device.cordoned,
-        taken=bool(device.draining_pods) or (bool(device.in_use_by) and taken(device)),
+        taken=bool(device.draining_pods) or taken(device),
         mig=tuple(CandidateMigInstance(str(each.id), each.profile) for each in device.mig_instances),
     )

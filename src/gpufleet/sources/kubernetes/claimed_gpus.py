@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
+from gpufleet.kubernetes.gpu_requests import SLICES, GpuRequest
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.sources.kubernetes.requests import SLICES, GpuRequest
 
 _PROFILE = re.compile(r"(\d+)g\.")
 

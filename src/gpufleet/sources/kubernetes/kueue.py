@@ -13,13 +13,13 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import CacheChange, Discovery, KubeClient, Reflector, Resource, WatchTimings
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
+from gpufleet.kubernetes.gpu_requests import gpu_request
 from gpufleet.kubernetes.kueue import GROUP, KIND, QUEUE_NAME, VERSIONS, KueueWorkload, PodSet
 from gpufleet.kubernetes.objects import OwnerReference
 from gpufleet.model.workload import FleetOwner, QueueEntry, QueueState
 from gpufleet.runtime.logs import get_logger
 from gpufleet.sources.kubernetes.claimed_gpus import claimed_request
 from gpufleet.sources.kubernetes.pods import owner_ref
-from gpufleet.sources.kubernetes.requests import gpu_request
 
 _log = get_logger("sources.kubernetes")
 

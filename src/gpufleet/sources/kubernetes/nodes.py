@@ -1,14 +1,13 @@
 """Convert Kubernetes nodes and GpuNodeStatus objects to the types of the fleet."""
 
 import re
-from collections.abc import Mapping
 
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
+from gpufleet.kubernetes.gpu_requests import INTEL, MIG, TIME_SLICED, WHOLE
 from gpufleet.kubernetes.model_labels import model_in
 from gpufleet.kubernetes.objects import Node
 from gpufleet.kubernetes.quantities import parse_count
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
-from gpufleet.sources.kubernetes.requests import INTEL, MIG, TIME_SLICED, WHOLE
 
 
 def node_from(node: Node, fault_taints: tuple[str, ...] = ()) -> FleetNode:
@@ -76,11 +75,6 @@ def _gpus(node: Node, labels: dict[str, str]) -> tuple[int, str, int]:
             vendor = re.split(r"[./]", name.removeprefix("gpu."))[0]
             return count, vendor, max(0, count - parse_count(allocatable.get(name, capacity[name])))
     return 0, "", 0
-
-
-def time_slices(labels: Mapping[str, str]) -> int:
-    """Return the number of time slices per GPU of a node, from its labels; 1 for none."""
-    return max(1, parse_count(labels.get("nvidia.com/gpu.replicas", "")))
 
 
 def _gpu(device: DeviceStatus) -> FleetGpu:

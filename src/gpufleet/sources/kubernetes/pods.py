@@ -4,11 +4,11 @@ from datetime import datetime
 
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
+from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, gpu_request
 from gpufleet.kubernetes.model_labels import model_requested
 from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
 from gpufleet.model.workload import FleetPod, OwnerRef, Status
 from gpufleet.sources.kubernetes.claimed_gpus import PodLeases, claimed_request, held_gpus, leased_request
-from gpufleet.sources.kubernetes.requests import GpuRequest, gpu_request
 
 _ENDING = {"Ready": "False", "ContainersReady": "False", "DisruptionTarget": "True"}
 """Conditions that change when a pod ends."""
@@ -24,12 +24,12 @@ PHASES = {
 def pod_from(
     pod: Pod,
     claim: GpuClaim | None,
-    slices: int = 1,
+    sharing: Sharing = Sharing(),  # noqa: B008  (immutable)
     leases: PodLeases = PodLeases(),  # noqa: B008  (immutable)
 ) -> FleetPod:
-    """Convert a pod with its claim, its leases and the number of time slices on its node."""
+    """Convert a pod with its claim, its leases and how its node shares GPUs."""
     meta = pod.metadata
-    request = _request(pod, claim, slices)
+    request = _request(pod, claim, sharing)
     if claim is None and CLAIM in meta.annotations and not request.gpus:
         request = leased_request(pod, leases)
     phase = PHASES.get(pod.status.phase, Status.UNKNOWN)
@@ -65,11 +65,8 @@ def owner_ref(meta: ObjectMeta) -> OwnerRef | None:
     return OwnerRef(controller.uid, controller.kind, controller.name, controller.api_version)
 
 
-def _request(pod: Pod, claim: GpuClaim | None, slices: int) -> GpuRequest:
-    if claim is not None:
-        return claimed_request(claim)
-    request = gpu_request(pod)
-    return GpuRequest(request.gpus, request.share / slices)
+def _request(pod: Pod, claim: GpuClaim | None, sharing: Sharing) -> GpuRequest:
+    return claimed_request(claim) if claim is not None else gpu_request(pod, sharing)
 
 
 def _waiting_reason(pod: Pod, claim: GpuClaim | None) -> str:

@@ -33,6 +33,7 @@ from gpufleet.kubernetes import (
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.gpu_requests import Sharing, sharing_of
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Lease, Node, OwnerReference, Pod
 from gpufleet.kubernetes.objects import Owner as KubeOwner
@@ -41,7 +42,7 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.sources.kubernetes.claimed_gpus import PodLeases
 from gpufleet.sources.kubernetes.kueue import KueueWorkloads
 from gpufleet.sources.kubernetes.leases import LeasesByNode
-from gpufleet.sources.kubernetes.nodes import devices_from, mig_profiles, node_from, time_slices
+from gpufleet.sources.kubernetes.nodes import devices_from, mig_profiles, node_from
 from gpufleet.sources.kubernetes.owners import owner_from
 from gpufleet.sources.kubernetes.pods import pod_from
 
@@ -237,19 +238,19 @@ class KubernetesSource:
     # Objects
 
     def _on_nodes(self, changes: Sequence[CacheChange[Node]]) -> None:
-        resliced = set()
+        changed = set()
         for change in changes:
             name = change.object.metadata.name
             if change.after is None:
                 self._fleet.drop_node(name)
                 continue
             self._fleet.put_node(node_from(change.after, self._fault_taints))
-            if _slices(change.before) != _slices(change.after):
-                resliced.add(name)
-        if resliced:
-            # The share of a pod depends on the slices of its node, which may arrive after the pod.
+            if _sharing(change.before) != _sharing(change.after):
+                changed.add(name)
+        if changed:
+            # The share of a pod depends on its node, which may arrive after the pod.
             for pod in self.pods.cache:
-                if pod.spec.node_name in resliced:
+                if pod.spec.node_name in changed:
                     self._put_pod(pod)
 
     def _on_statuses(self, changes: Sequence[CacheChange[GpuNodeStatus]]) -> None:
@@ -304,7 +305,7 @@ class KubernetesSource:
             claim = self.claims.cache.get(name, meta.namespace)
         node = self.nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
         leases = self._leases_of(pod) if name else PodLeases()
-        converted = pod_from(pod, claim, _slices(node), leases)
+        converted = pod_from(pod, claim, _sharing(node), leases)
         if converted.phase.ended and not converted.ended:
             converted = msgspec.structs.replace(converted, ended=self._observed_end(converted))
         self._fleet.put_pod(converted)
@@ -353,5 +354,5 @@ def _state_of(reflector: Reflector[Any]) -> KindState:
     return KindState(state.objects, state.lag, error)
 
 
-def _slices(node: Node | None) -> int:
-    return time_slices(node.metadata.labels) if node is not None else 1
+def _sharing(node: Node | None) -> Sharing:
+    return sharing_of(node.metadata.labels) if node is not None else Sharing()

@@ -42,6 +42,11 @@ class AgentSettings:
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         "The kubelet's PodResources socket, for pods with GPUs from a device plugin. Empty: not used.",
     )
+    extended_resources: bool = setting(
+        True,
+        "Publish the GPUs in the status of the Node as gpu.scheduling/gpu, gpu-share and mig, for requests that the "
+        "webhook adds to pods with a claim.",
+    )
     dra: bool = setting(
         False,
         "Serve as DRA driver gpu.scheduling: publish the GPUs in ResourceSlices and prepare ResourceClaims. "

@@ -87,3 +87,10 @@ class WebhookSettings:
         "What happens to a pod that has a claim and also requests GPUs from a device plugin.",
         choices=["refuse", "warn"],
     )
+    extended_resources: bool = setting(
+        False,
+        "Add a request for the extended resource of its claim, such as gpu.scheduling/gpu, to a pod, so that "
+        "ResourceQuota, Kueue, kubelets and autoscalers count it. kube-scheduler must ignore these resources "
+        "(docs/scheduling.md).",
+        flag="--extended-resources",
+    )

@@ -5,11 +5,12 @@ MIG instances count by their share of the seven slices of a GPU.
 
 import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.kubernetes.quantities import pod_request
+from gpufleet.kubernetes.quantities import parse_count, pod_request
 
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
 TIME_SLICED = "nvidia.com/gpu.shared"
@@ -26,8 +27,20 @@ class GpuRequest(NamedTuple):
     share: float
 
 
-def gpu_request(pod: Pod) -> GpuRequest:
-    """Return the request of all containers of a pod."""
+class Sharing(NamedTuple):
+    """How a node shares its GPUs."""
+
+    replicas: int = 1
+    """Pods that share one GPU by time slices or MPS."""
+
+
+def sharing_of(labels: Mapping[str, str]) -> Sharing:
+    """Return how a node shares its GPUs, from its labels."""
+    return Sharing(max(1, parse_count(labels.get("nvidia.com/gpu.replicas", ""))))
+
+
+def gpu_request(pod: Pod, sharing: Sharing = Sharing()) -> GpuRequest:  # noqa: B008  (immutable)
+    """Return the request of all containers of a pod to the device plugins of a node."""
     whole, parts = Fraction(0), Fraction(0)
     for name in sorted(_names(pod)):
         amount = Fraction(pod_request(pod, name))
@@ -37,7 +50,7 @@ def gpu_request(pod: Pod) -> GpuRequest:
             whole += amount
     weight = whole + parts
     gpus = math.ceil(weight)
-    return GpuRequest(gpus, float(weight / gpus) if gpus else 1.0)
+    return GpuRequest(gpus, float(weight / gpus) / sharing.replicas if gpus else 1.0)
 
 
 def is_gpu(resource: str) -> bool:

@@ -1,0 +1,85 @@
+"""Count the GPUs of pods that a device plugin serves, so that claims do not get the same GPUs.
+
+Such a pod counts from the moment it is bound. Which GPUs it has is known only when the agent has asked the kubelet.
+Until then:
+
+- While the pod starts, any GPU that no claim has may be its, so none of them is given to a claim. The agent names
+  the GPUs about a second after the kubelet has admitted the pod, long before its image is pulled.
+- A running pod whose GPUs nobody names (the agent does not read the kubelet, or does not know the device ids)
+  counts by number.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.gpu_requests import gpu_request, sharing_of
+from gpufleet.kubernetes.objects import Node, Pod
+from gpufleet.scheduler.state.indexes import discard
+
+_SLACK = 1e-9
+"""Sums of shares are not exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PluginPod:
+    pod: Pod
+    running: bool
+
+
+class PluginPods:
+    """The bound pods that request GPUs of a device plugin, by node."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, _PluginPod] = {}
+        self._on: dict[str, set[str]] = {}
+
+    def put(self, pod: Pod) -> bool:
+        """Store a pod, if it is bound and requests GPUs; return whether it changes what may be allocated."""
+        if not pod.spec.node_name or pod.finished:
+            return self.drop(pod)
+        uid, running = pod.metadata.uid, pod.status.phase == "Running"
+        known = self._pods.get(uid)
+        if known is None and not gpu_request(pod).gpus:
+            return False
+        self._pods[uid] = _PluginPod(pod, running)
+        self._on.setdefault(pod.spec.node_name, set()).add(uid)
+        return known is None or known.running != running
+
+    def drop(self, pod: Pod) -> bool:
+        """Remove a pod; return whether it was known."""
+        known = self._pods.pop(pod.metadata.uid, None)
+        if known is not None:
+            discard(self._on, known.pod.spec.node_name, pod.metadata.uid)
+        return known is not None
+
+    def on(self, node: str) -> bool:
+        """Return whether the node has such pods."""
+        return node in self._on
+
+    def gpus(self, node: Node, report: GpuNodeStatus, occupied: Callable[[int], bool]) -> Collection[int]:
+        """Return the GPUs to keep from claims for the pods whose GPUs the report does not name.
+
+        `occupied` returns whether a claim has a GPU. Such GPUs are kept only if the others are not enough, so that
+        they are not given away when their claim ends.
+        """
+        uids = self._on.get(node.metadata.name, ())
+        if not uids:
+            return ()
+        sharing = sharing_of(node.metadata.labels)
+        devices = report.status.devices
+        unnamed, starting = 0.0, False
+        for uid in uids:
+            known = self._pods[uid]
+            request = gpu_request(known.pod, sharing)
+            missing = request.gpus - sum(uid in device.in_use_by for device in devices)
+            if missing > 0:
+                unnamed += missing * request.share
+                starting = starting or not known.running
+        others = [device.id for device in devices if not device.in_use_by]
+        if starting:
+            return others
+        # The highest ids, because claims take the lowest.
+        ranked = sorted(others, key=lambda gpu: (occupied(gpu), -gpu))
+        return ranked[: math.ceil(unnamed - _SLACK)]

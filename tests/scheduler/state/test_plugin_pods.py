@@ -1,0 +1,121 @@
+"""The ledger with pods whose GPUs a device plugin allocates, so that no claim gets the same GPUs."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
+from gpufleet.kubernetes.leases import LeaseHolder, new_lease
+from gpufleet.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from gpufleet.placement import Fits, Refused, Request
+from gpufleet.scheduler.explain import explain
+from gpufleet.scheduler.state import Hold, Ledger
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def report(used: dict[int, tuple[str, ...]] | None = None, gpus: int = 8) -> GpuNodeStatus:
+    devices = tuple(DeviceStatus(at, (used or {}).get(at, ()), "Healthy") for at in range(gpus))
+    return GpuNodeStatus(
+        metadata=ObjectMeta(name="a"), spec=NodeGpusSpec("a"), status=NodeGpus(devices, gpus)
+    )
+
+
+def plain(name: str, gpus: int, phase: str = "Pending", resource: str = "nvidia.com/gpu", **meta: Any) -> Pod:
+    limits = Resources(limits={resource: str(gpus)})
+    spec = PodSpec(node_name="a", containers=(Container("c", limits),))
+    return Pod(
+        ObjectMeta(name=name, namespace="ns", uid=name, resource_version="1", **meta), spec, PodStatus(phase)
+    )
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    ledger = Ledger()
+    ledger.put_node(Node(ObjectMeta(name="a")))
+    ledger.put_report(report())
+    return ledger
+
+
+def fits(ledger: Ledger, count: int) -> bool:
+    return isinstance(ledger.cluster.place(Request(count)), Fits)
+
+
+def lease(ledger: Ledger, uid: str, *gpus: int) -> None:
+    for gpu in gpus:
+        ledger.put_lease(new_lease("gpufleet", "a", gpu, {uid: LeaseHolder("ns", uid, milli=1000)}, "", NOW))
+
+
+def test_a_plain_pod_counts_from_its_binding_and_blocks_the_node_until_its_gpus_are_known(
+    ledger: Ledger,
+) -> None:
+    ledger.put_pod(structs.replace(plain("p", 4), spec=PodSpec(containers=plain("p", 4).spec.containers)))
+    assert fits(ledger, 8)
+    ledger.put_pod(
+        bound := structs.replace(plain("p", 4), metadata=ObjectMeta(uid="p", resource_version="2"))
+    )
+    assert not fits(ledger, 1), "any GPU of the node may be one of its four"
+    ledger.put_report(report(dict.fromkeys((0, 1, 2, 3), ("p",))))
+    assert ledger.cluster.place(Request(4)) == Fits(Request(4), "a", (4, 5, 6, 7))
+    freed = ledger.freed
+    ended = structs.replace(bound, status=PodStatus("Succeeded"))
+    ledger.put_pod(structs.replace(ended, metadata=ObjectMeta(uid="p", resource_version="3")))
+    assert fits(ledger, 8)
+    assert ledger.freed > freed
+
+
+def test_a_running_pod_whose_gpus_nobody_names_counts_by_number(ledger: Ledger) -> None:
+    ledger.put_pod(plain("p", 3, "Running"))
+    assert fits(ledger, 5)
+    assert not fits(ledger, 6)
+    ledger.drop_pod("p")
+    assert fits(ledger, 8)
+
+
+def test_gpus_that_become_free_beside_an_unnamed_pod_still_count_for_it(ledger: Ledger) -> None:
+    lease(ledger, "u", *range(8))
+    ledger.put_pod(plain("p", 3, "Running"))
+    for gpu in range(8):
+        ledger.drop_lease(f"gpu-a-{gpu}")
+        assert fits(ledger, max(1, gpu + 1 - 3)) is (gpu >= 3)
+    assert not fits(ledger, 6)
+
+
+def test_held_gpus_are_not_counted_twice(ledger: Ledger) -> None:
+    verdict = ledger.cluster.place(Request(5))
+    assert isinstance(verdict, Fits)
+    ledger.hold("u", Hold(verdict, 1e9))
+    ledger.put_pod(plain("p", 3, "Running"))
+    assert not fits(ledger, 1)
+    ledger.release_hold("u")
+    assert fits(ledger, 5)
+    assert not fits(ledger, 6)
+
+
+def test_the_extended_resource_of_a_claim_is_not_a_device_plugin(ledger: Ledger) -> None:
+    ledger.put_pod(plain("p", 4, resource="gpu.scheduling/gpu", annotations={CLAIM: "c"}))
+    assert fits(ledger, 8)
+
+
+def test_time_sliced_gpus_count_as_their_share(ledger: Ledger) -> None:
+    ledger.put_node(Node(ObjectMeta(name="a", labels={"nvidia.com/gpu.replicas": "4"})))
+    for at in range(5):
+        ledger.put_pod(plain(f"p{at}", 1, "Running"))
+    assert fits(ledger, 6), "five quarters are two GPUs"
+    assert not fits(ledger, 7)
+
+
+def test_explain_counts_plain_pods(ledger: Ledger) -> None:
+    ledger.put_claim(
+        GpuClaim(metadata=ObjectMeta(name="c", namespace="ns"), spec=ClaimSpec(ClaimDevices(count=8)))
+    )
+    ledger.put_pod(plain("p", 1, "Running"))
+    verdict = ledger.cluster.place(Request(8))
+    assert isinstance(verdict, Refused)
+    waiting = Pod(ObjectMeta(name="w", namespace="ns", uid="w", annotations={CLAIM: "c"}))
+    ledger.put_pod(waiting)
+    assert explain(ledger, "ns", "c").sentence == "0/1 nodes fit: 1 has fewer than 8 free GPUs"
