@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.charts.rendering import objects
 
 from e2e.cluster import Cluster, RequestFailed
 from e2e.fakenodes import FakeNodes
@@ -364,3 +365,51 @@ def test_a_stopping_webhook_finishes_its_requests(cluster: Cluster, namespace: s
         running.process.send_signal(signal.SIGTERM)
         assert is_called(cluster, namespace)
         assert running.process.wait(timeout=20) == 0
+
+
+def test_plain_gpu_pods_are_refused_on_nodes_that_belong_to_claims(cluster: Cluster, namespace: str) -> None:
+    values = {
+        "claimNodes": {"refuseOtherPods": True},
+        "webhook": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}},
+    }
+    name = "gpu-scheduler-claim-nodes"
+    chart = [each for each in objects("gpu-scheduler", values) if each["metadata"]["name"] == name]
+    assert len(chart) == 2
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": chart})
+    key = "gpu.scheduling/claims"
+
+    def create(claim: str | None = None, gpus: str = "nvidia.com/gpu", **spec: Any) -> tuple[int, str]:
+        body = pod("plain", claim)
+        body["spec"] |= {"containers": [{"name": "c", "image": "i"}], **spec}
+        if gpus:
+            body["spec"]["containers"][0]["resources"] = {"limits": {gpus: "1"}}
+        return cluster.api.raw("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", body)
+
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]
+            }
+        }
+    }
+    tolerations = [{"key": key, "operator": "Exists"}]
+    cluster.kubectl("apply", "-f", "-", stdin=manifest)
+    try:
+        cluster.wait_for("the policy", lambda: create(tolerations=tolerations)[0] == 403)
+        assert (
+            "tolerates the taint gpu.scheduling/claims of nodes that belong to GpuClaims"
+            in (create(tolerations=tolerations)[1])
+        )
+        for spec in ({"nodeSelector": {key: "true"}}, {"affinity": affinity}):
+            status, text = create(**spec)
+            assert status == 403
+            assert "selects nodes with the label gpu.scheduling/claims" in text
+        assert create(tolerations=[{"operator": "Exists"}])[0] == 403
+        assert create()[0] == 201
+        assert (
+            create(nodeSelector={"pool": "plain"}, tolerations=[{"key": "x", "operator": "Exists"}])[0] == 201
+        )
+        assert create("two", "", tolerations=tolerations, nodeSelector={key: "true"})[0] == 201
+        assert create(gpus="", tolerations=tolerations)[0] == 201, "it takes no GPU"
+    finally:
+        cluster.kubectl("delete", "-f", "-", stdin=manifest)

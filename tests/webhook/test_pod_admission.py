@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.webhook.conftest import PODS, Cluster, Json, pod
 
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
-from gpufleet.webhook.pod_admission import PodRules, admit_create, admit_update
+from gpufleet.webhook.pod_admission import KEEP_NODE, PodRules, admit_create, admit_update
 from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse, UserInfo, encode_review
 from kubelite.patch.json_patch import json_patch
 
@@ -130,6 +130,35 @@ async def test_a_pod_requests_the_extended_resource_of_its_claim(cluster: Cluste
         assert not plain["spec"]["containers"][0].get("resources")
 
 
+async def test_autoscalers_keep_the_nodes_of_claims_unless_the_user_says_otherwise(cluster: Cluster) -> None:
+    await cluster.claim()
+    own = {"karpenter.sh/do-not-disrupt": "4h"}
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod())
+        assert made["metadata"]["annotations"] == {CLAIM: "two", **KEEP_NODE}
+        made = await cluster.send("POST", PODS, pod("own", annotations=own))
+        assert made["metadata"]["annotations"] == {CLAIM: "two", **KEEP_NODE, **own}
+        plain = await cluster.send("POST", PODS, pod("plain", claim=None))
+        assert not plain["metadata"].get("annotations")
+    async with cluster.webhook(rules=PodRules(keep_nodes=False)):
+        made = await cluster.send("POST", PODS, pod("off"))
+        assert made["metadata"]["annotations"] == {CLAIM: "two"}
+
+
+async def test_only_pods_with_a_claim_tolerate_the_taint_of_claim_nodes(cluster: Cluster) -> None:
+    await cluster.claim()
+    mine = {"key": "mine", "operator": "Exists"}
+    ours = {"key": "gpu.scheduling/claims", "operator": "Exists"}
+    async with cluster.webhook():
+        made = await cluster.send("POST", PODS, pod(tolerations=[mine]))
+        assert made["spec"]["tolerations"][:2] == [mine, ours]
+        plain = await cluster.send("POST", PODS, pod("plain", claim=None))
+        assert ours not in plain["spec"].get("tolerations", ())
+    async with cluster.webhook(rules=PodRules(claim_taint="")):
+        made = await cluster.send("POST", PODS, pod("off"))
+        assert ours not in made["spec"].get("tolerations", ())
+
+
 async def test_shares_and_mig_instances_have_resources_of_their_own(cluster: Cluster) -> None:
     await cluster.claim(devices={"count": 2, "exclusivity": "Shared", "share": 0.25})
     async with cluster.webhook(rules=PodRules(extended_resources=True)):
@@ -143,13 +172,13 @@ async def test_forged_annotations_do_not_survive(cluster: Cluster) -> None:
     forged = {ALLOCATED: "node-a:0,1", VISIBLE: "0,1"}
     async with cluster.webhook():
         made = await cluster.send("POST", PODS, pod(annotations=forged))
-        assert made["metadata"]["annotations"] == {CLAIM: "two"}
+        assert made["metadata"]["annotations"] == {CLAIM: "two", **KEEP_NODE}
         assert len(cluster.warnings) == 2
         bare = await cluster.send("POST", PODS, pod("bare", None, annotations=forged, nodeName="node-a"))
         assert "annotations" not in bare["metadata"] or not bare["metadata"]["annotations"]
         late = {"metadata": {"annotations": {VISIBLE: "0,1,2,3,4,5,6,7", "note": "x"}}}
         changed = await cluster.send("PATCH", f"{PODS}/train", late, "application/merge-patch+json")
-        assert changed["metadata"]["annotations"] == {CLAIM: "two", "note": "x"}
+        assert changed["metadata"]["annotations"] == {CLAIM: "two", "note": "x", **KEEP_NODE}
         assert cluster.warnings == [
             f"annotation {VISIBLE} was not changed: only the scheduler decides which GPUs a pod gets"
         ]
@@ -163,7 +192,7 @@ async def test_the_annotation_of_a_binding_can_not_be_changed(cluster: Cluster) 
         await cluster.client.bind("jobs", "train", made["metadata"]["uid"], "node-a", binding)
         theft: Json = {"metadata": {"annotations": {VISIBLE: "0", ALLOCATED: None}}}
         found = await cluster.send("PATCH", f"{PODS}/train", theft, "application/merge-patch+json")
-        assert found["metadata"]["annotations"] == {CLAIM: "two", **binding}
+        assert found["metadata"]["annotations"] == {CLAIM: "two", **KEEP_NODE, **binding}
         whole: Json = {"metadata": {"annotations": None}}
         found = await cluster.send("PATCH", f"{PODS}/train", whole, "application/merge-patch+json")
         assert found["metadata"]["annotations"] == {CLAIM: "two", **binding}
@@ -304,7 +333,7 @@ def test_no_user_can_choose_the_gpus_of_a_pod(
         assert notes.get(CLAIM) == ""
         return
     found = after(thing, verdict)
-    left = found["metadata"]["annotations"]
+    left = {key: value for key, value in found["metadata"]["annotations"].items() if key not in KEEP_NODE}
     assert left == {key: value for key, value in notes.items() if key not in (ALLOCATED, VISIBLE)}
     for each in (*found["spec"]["containers"], *found["spec"]["initContainers"]):
         if CLAIM in notes:

@@ -34,6 +34,12 @@ RENUMBERING_VARIABLE = "ROCR_VISIBLE_DEVICES"
 _DEVICE_ORDER = {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}
 """Number GPUs as the driver and the agent do; CUDA's default is by speed."""
 
+KEEP_NODE = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Annotations of a pod for which Cluster Autoscaler and Karpenter keep its node."""
+
 _SCHEDULER_ANNOTATIONS = (ALLOCATED, VISIBLE)
 _PLUGIN_RESOURCES = re.compile(r"(nvidia\.com/(gpu|mig-.+)(\.shared)?|amd\.com/gpu.*|gpu\.intel\.com/.+)")
 _KINDS = ("initContainers", "containers")
@@ -92,6 +98,8 @@ class PodRules:
     runtime_class: str = ""
     scheduler_name: str = WebhookSettings.scheduler_name
     extended_resources: bool = WebhookSettings.extended_resources
+    claim_taint: str = WebhookSettings.claim_taint
+    keep_nodes: bool = WebhookSettings.keep_nodes
 
     @classmethod
     def from_settings(cls, settings: WebhookSettings) -> Self:
@@ -103,6 +111,8 @@ class PodRules:
             settings.runtime_class,
             settings.scheduler_name,
             settings.extended_resources,
+            settings.claim_taint,
+            settings.keep_nodes,
         )
 
 
@@ -142,6 +152,8 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
         warnings.append(problem)
     patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
     patch += _set_runtime_class(pod, rules, warnings)
+    patch += _keep_node(pod, rules)
+    patch += _tolerate(pod, rules)
     if rules.extended_resources and claim is not None:
         patch += request_resource(pod, claim, warnings)
     if allocated is None:
@@ -221,6 +233,22 @@ def _set_scheduler(spec: Json, scheduler: str, warnings: list[str]) -> Iterator[
             f"the pod keeps its scheduler {own}: it gets no GPU unless {scheduler} schedules it; "
             "remove schedulerName"
         )
+
+
+def _keep_node(pod: Json, rules: PodRules) -> Iterator[Json]:
+    """Yield annotations that keep autoscalers from removing the pod's node; the user's own values stay."""
+    for key, value in KEEP_NODE.items() if rules.keep_nodes else ():
+        if key not in _annotations(pod):
+            yield {"op": "add", "path": f"/metadata/annotations/{_escaped(key)}", "value": value}
+
+
+def _tolerate(pod: Json, rules: PodRules) -> Iterator[Json]:
+    """Yield a toleration of the taint that keeps pods without a claim off the nodes of claims."""
+    tolerations = (pod.get("spec") or {}).get("tolerations") or []
+    known = any(each.get("key") == rules.claim_taint and not each.get("effect") for each in tolerations)
+    if rules.claim_taint and not known:
+        ours = {"key": rules.claim_taint, "operator": "Exists"}
+        yield {"op": "add", "path": "/spec/tolerations", "value": [*tolerations, ours]}
 
 
 def _set_runtime_class(pod: Json, rules: PodRules, warnings: list[str]) -> Iterator[Json]:

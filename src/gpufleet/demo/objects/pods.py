@@ -36,7 +36,7 @@ def pod_object(
     # The scheduler removes the gate of its gangs, and the binding brings the node and the annotations.
     gates = [gate for gate in spec.pop("schedulingGates", ()) if gate["name"] != GANG_GATE]
     spec |= {"nodeName": machine.name, **({"schedulingGates": gates} if gates else {})}
-    found["metadata"]["annotations"] = pod_annotations(run, pod, hardware)
+    found["metadata"]["annotations"] |= pod_annotations(run, pod, hardware)
     return {**found, "status": _bound_status(run, phase, machine.address)}
 
 

@@ -94,3 +94,14 @@ class WebhookSettings:
         "(docs/scheduling.md).",
         flag="--extended-resources",
     )
+    claim_taint: str = setting(
+        "gpu.scheduling/claims",
+        "Key of the taint on nodes that belong to claims; pods with a claim get a toleration of it. Empty: none.",
+        flag="--claim-taint",
+    )
+    keep_nodes: bool = setting(
+        True,
+        "Annotate pods with a claim so that Cluster Autoscaler and Karpenter do not remove their nodes, unless the "
+        "pods have these annotations.",
+        flag="--keep-nodes",
+    )
