@@ -89,6 +89,11 @@ class Team:
 
         self.system.cluster.wait_for(f"the running pod of {job}", runs, timeout=90)
 
+    def wait_bound(self, claim: str) -> None:
+        self.system.cluster.wait_for(
+            f"bound claim {claim}", lambda: self.users.status(claim).get("phase") == "Bound"
+        )
+
     def wait_reason(self, uid: str, start: str) -> Json:
         """Wait until the server shows the workload with a reason that starts like this; return its row."""
 
@@ -154,13 +159,13 @@ def test_a_job_that_kueue_preempts_gives_its_gpus_back(team: Team, observations:
     assert team.pods_of("low") == []
     system.cluster.wait_for("a claim without GPUs", lambda: not users.status("low").get("allocations"))
     assert users.status("low")["phase"] != "Bound"
-    assert users.status("high")["phase"] == "Bound"
+    team.wait_bound("high")
 
     system.cluster.api.delete(
         f"/apis/batch/v1/namespaces/{team.namespace}/jobs/high", {"propagationPolicy": "Foreground"}
     )
     team.wait_running("low")
-    assert users.status("low")["phase"] == "Bound"
+    team.wait_bound("low")
     observations.add("after the end of the other", "the preempted Job runs again")
 
 
@@ -172,7 +177,7 @@ def test_a_pod_behind_kueues_gate_is_not_planned_and_holds_nothing(
     team.wait_running("first")
     uid = team.pod("gated", 2)
     gates = [each["name"] for each in users.read("gated")["spec"]["schedulingGates"]]
-    assert gates == ["kueue.x-k8s.io/admission"]
+    assert "kueue.x-k8s.io/admission" in gates
     row = team.wait_reason(uid, team.queued)
     observations.add("a pod behind the gate", row["waitingReason"])
     assert len(system.leases()) == 3
