@@ -25,7 +25,7 @@ HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-.PHONY: help run test test-long test-wheel check e2e e2e-load chaos bench build charts image sbom lock docs clean dashboard \
+.PHONY: help run test test-long test-wheel check e2e e2e-load e2e-mixed chaos bench build charts image sbom lock docs clean dashboard \
 	page-if-node browser-if-root check-dashboard check-workflows test-dashboard
 
 help: ## List the targets
@@ -58,6 +58,9 @@ e2e-load: $(VENV)/.dev ## Bind 2,000 claim pods on 1,000 nodes and compare with 
 
 chaos: $(VENV)/.dev ## Kill, pause and disconnect components under load for CHAOS_SECONDS (600)
 	@$(BIN)/python -m e2e.chaos $(ARGS)
+
+e2e-mixed: $(VENV)/.dev ## Run claims, device-plugin pods, ResourceClaims and Kueue Jobs together for 10 minutes
+	@$(BIN)/python -m e2e.mixed $(ARGS)
 
 bench: $(VENV)/.dev ## Measure against the budgets; writes bench/results/*.json
 	@$(BIN)/python -m bench $(ARGS)

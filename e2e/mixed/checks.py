@@ -1,0 +1,123 @@
+"""Check a mixed load: by the audit log, by samples, and by what the server shows at the end."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from e2e.chaos import audit
+from e2e.cluster import Cluster
+from e2e.mixed.load import Load
+from e2e.system import System, Users
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
+
+WATCH_DELAY = timedelta(seconds=1)
+"""A device-plugin pod that was bound less than this before a claim may not have reached the scheduler's watch."""
+Line = dict[str, object]
+
+
+def run_checks(system: System, users: Users, load: Load, since: int, gpus: dict[str, int]) -> list[Line]:
+    """Return a line for each observation and check; `gpus` are the GPUs of each node."""
+    events = list(system.cluster.audit(since))
+    verdict = audit.check_log(events, {}, {each["metadata"]["uid"] for each in users.pods()})
+    over = overcommitted(events, gpus)
+    _settle(system.cluster, users)
+    shown, held = _shown(system, users), _held(users)
+    leases = len(system.leases())
+    claimed = sum(held[name] for name in held if not name.startswith("plugin-"))
+    resource = [each for each in users.pods() if each["metadata"]["name"].startswith("resource-")]
+    return [
+        {"what": "created", "observed": dict(load.created)},
+        {"what": "bindings of claims", "observed": verdict.bindings},
+        _check("no GPU was given twice by gpufleet", verdict.faults[:5], []),
+        _check("no claim took the GPUs of device-plugin pods", over[:5], []),
+        _check(f"no device with two owners in {load.samples} samples", sorted(load.faults)[:5], []),
+        _check("leases are what running claims hold", leases, claimed),
+        _check("every GPU of claims and device-plugin pods is accounted", shown, held),
+        {"what": "pods with ResourceClaims at the end", "observed": len(resource)},
+    ]
+
+
+def overcommitted(events: Iterable[audit.Event], gpus: dict[str, int]) -> list[str]:
+    """Return the bindings of claims that exceeded the GPUs of a node, with the pods of device plugins there.
+
+    kube-scheduler may put a device-plugin pod where claims hold all GPUs; that is not counted here.
+    """
+    used: dict[str, tuple[str, int, datetime, bool]] = {}
+    faults = []
+    for event in events:
+        if event.get("stage") != "ResponseComplete" or not 200 <= event["responseStatus"]["code"] < 300:
+            continue
+        about = event.get("objectRef", {})
+        name = about.get("name", "")
+        match about.get("resource"), about.get("subresource"), event["verb"]:
+            case "pods", "binding", "create":
+                at = datetime.fromisoformat(event["requestReceivedTimestamp"])
+                meta = event["requestObject"].get("metadata", {})
+                node = event["requestObject"]["target"]["name"]
+                ids = meta.get("annotations", {}).get(ALLOCATED, "").rpartition(":")[2]
+                ours = bool(ids)
+                count = len(ids.split(",")) if ours else int(name.startswith("plugin-"))
+                known = [
+                    each
+                    for each in used.values()
+                    if each[0] == node and (each[3] or each[2] < at - WATCH_DELAY)
+                ]
+                total = count + sum(each[1] for each in known)
+                if ours and node in gpus and total > gpus[node]:
+                    faults.append(f"{name} made {total} of {gpus[node]} on {node}")
+                used[name] = (node, count, at, ours)
+            case "pods", "status", "patch" | "update":
+                if event.get("responseObject", {}).get("status", {}).get("phase") in ("Succeeded", "Failed"):
+                    used.pop(name, None)
+            case "pods", None, "delete":
+                used.pop(name, None)
+    return faults
+
+
+def _check(what: str, observed: Any, expected: Any) -> Line:
+    return {"what": what, "observed": observed, "expected": expected, "ok": observed == expected}
+
+
+def _settle(cluster: Cluster, users: Users) -> None:
+    """Wait until no Job runs and no pod is between its binding and its start."""
+
+    def settled() -> bool:
+        return all(
+            not each["spec"].get("nodeName") or each["status"].get("phase") != "Pending"
+            for each in users.pods()
+        ) and not any(
+            "job-name" in each["metadata"].get("labels", {})
+            and each["status"].get("phase") not in ("Succeeded", "Failed")
+            for each in users.pods()
+        )
+
+    cluster.wait_for("a settled cluster", settled, timeout=180, period=0.5)
+
+
+def _held(users: Users) -> dict[str, int]:
+    """Return the GPUs that each running pod has, by the API server: claims and device-plugin pods."""
+    held = {}
+    for each in users.pods():
+        meta = each["metadata"]
+        if each["status"].get("phase") != "Running" or "job-name" in meta.get("labels", {}):
+            continue
+        if CLAIM in meta.get("annotations", {}):
+            held[meta["name"]] = len(meta["annotations"][ALLOCATED].rpartition(":")[2].split(","))
+        elif meta["name"].startswith("plugin-"):
+            held[meta["name"]] = 1
+    return held
+
+
+def _shown(system: System, users: Users) -> dict[str, int]:
+    """Return the GPUs that the server shows for each of these pods, once it agrees or after ten seconds."""
+
+    def rows() -> dict[str, int]:
+        path = f"/api/workloads?namespace={users.namespace}&status=Running&kind=Pod&pageSize=1000"
+        found = {row["name"]: row["gpuAllocated"] for row in system.get(path)["data"]}
+        return {name: gpus for name, gpus in found.items() if not name.startswith("resource-")}
+
+    try:
+        system.cluster.wait_for("the server", lambda: rows() == _held(users), timeout=30, period=0.5)
+    except TimeoutError:
+        pass
+    return rows()
