@@ -82,7 +82,7 @@ class SlurmSettings:
         minimum=0,
     )
     max_answer_bytes: int = setting(
-        256 * 1024 * 1024, "Largest response accepted from Slurm.", unit="bytes", minimum=1024
+        192 * 1024 * 1024, "Largest response accepted from Slurm.", unit="bytes", minimum=1024
     )
 
 
