@@ -1,6 +1,7 @@
 """Listeners in their own processes, a watch on their memory and liveness, and raw connections to them."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,11 @@ import pytest
 
 MAX_RSS = 400 * 1024 * 1024
 MAX_PROBE_SECONDS = 1.0
+
+
+def max_probe_seconds() -> float:
+    """Return the longest time for a probe: more than a second only if the machine has more to do than cores."""
+    return MAX_PROBE_SECONDS * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 @dataclass
@@ -31,16 +37,23 @@ class Target:
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Fail if, during the block, the process needs too much memory or probes are slow."""
-        rss, slowest = 0, 0.0
+        slowest = 0.0
 
         async def watch() -> None:
-            nonlocal rss, slowest
+            nonlocal slowest
             while True:
                 started = time.monotonic()
-                answer = await self.exchange(b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                answer = await self.exchange(
+                    b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                )
                 slowest = max(slowest, time.monotonic() - started)
                 assert answer.startswith(b"HTTP/1.1 200 "), answer
-                rss = max(rss, self.process.memory_info().rss)
+                started = time.monotonic()
+                answer = await self.exchange(
+                    b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                )
+                slowest = max(slowest, time.monotonic() - started)
+                assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")), answer
                 await asyncio.sleep(0.05)
 
         watching = asyncio.create_task(watch())
@@ -53,8 +66,9 @@ class Target:
             await asyncio.wait([watching])
         if done:
             watching.result()
+        rss = peak_rss(self.process.pid)
         assert rss < MAX_RSS, f"{rss >> 20} MB"
-        assert slowest < MAX_PROBE_SECONDS
+        assert slowest < max_probe_seconds()
 
     async def exchange(self, *pieces: bytes, pause: float = 0.0, seconds: float = 15.0) -> bytes:
         """Send `pieces` one by one; return what comes back until the server closes the connection."""
@@ -94,6 +108,12 @@ class Target:
     def head(self, *headers: bytes, path: bytes | None = None) -> bytes:
         """Return the head of a POST."""
         return b"\r\n".join((b"POST %b HTTP/1.1" % (path or self.post), b"Host: a", *headers, b"", b""))
+
+
+def peak_rss(pid: int) -> int:
+    """Return the largest resident memory that a process had since its start, in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:

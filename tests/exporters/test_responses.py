@@ -1,5 +1,6 @@
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -124,3 +125,34 @@ def test_names_are_decoded_and_an_error_is_raised() -> None:
     assert decode_names(b'{"status":"success","data":["a","b"]}', pytest.fail) == ["a", "b"]
     with pytest.raises(MetricsUnavailable, match="too many"):
         decode_names(b'{"status":"error","error":"too many"}', pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("series", "message"),
+    [
+        (b'{"metric":{},"value":[0,"1"]},' * 1_100_000, "more than 1000000 series"),
+        (b'{"metric":{},"value":[0,"1"]}, ' * 200_000, "bytes in one piece"),
+        (b'{"metric":{},"value":[0,"1"],"values":[' + b'[0,"1"],' * 600_000 + b'[0,"1"]]},', "in one piece"),
+    ],
+)
+def test_a_response_of_too_many_values_is_refused_before_they_are_decoded(
+    series: bytes, message: str
+) -> None:
+    body = (
+        b'{"status":"success","data":{"resultType":"vector","result":['
+        + series
+        + b'{"metric":{},"value":[0,"1"]}]}}'
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(MetricsUnavailable, match=message):
+            decode_instant(body, (), pytest.fail)
+        assert tracemalloc.get_traced_memory()[1] < 250 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_too_many_names_are_refused() -> None:
+    body = b'{"status":"success","data":[' + b'"a",' * 2_500_000 + b'"a"]}'
+    with pytest.raises(MetricsUnavailable, match="in one piece"):
+        decode_names(body, pytest.fail)

@@ -54,6 +54,8 @@ class PrometheusClient:
         self._limit = asyncio.Semaphore(settings.max_queries)
         self._tls = _tls(settings.ca_file)
         self._session: aiohttp.ClientSession | None = None
+        self._reading = 0
+        """Bytes of all responses that are being read."""
         self.aligns_ranges = False
         """Whether the server aligns the times of ranges to the step, as Thanos' query frontend does."""
 
@@ -117,26 +119,30 @@ class PrometheusClient:
         return body
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        chunks, size, limit = [], 0, self._settings.max_answer_bytes
-        async for chunk in response.content.iter_any():
-            size += len(chunk)
-            if size > limit:
-                response.close()
-                raise self._too_large()
-            chunks.append(chunk)
+        body, limit = bytearray(), self._settings.max_answer_bytes
+        try:
+            async for chunk in response.content.iter_any():
+                body += chunk
+                self._reading += len(chunk)
+                if self._reading > limit:
+                    response.close()
+                    raise self._too_large()
+        finally:
+            self._reading -= len(body)
         encoding = response.headers.get("Content-Encoding", "identity").lower()
         if encoding == "identity":
-            return b"".join(chunks)
+            return bytes(body)
         if encoding != "gzip":
             raise MetricsUnavailable(f"{self._shown} responds in {encoding}, which was not accepted")
-        body = await asyncio.to_thread(_decompressed, b"".join(chunks), limit)
-        if len(body) > limit:
+        decompressed = await asyncio.to_thread(_decompressed, bytes(body), limit)
+        if len(decompressed) > limit:
             raise self._too_large()
-        return body
+        return decompressed
 
     def _too_large(self) -> MetricsUnavailable:
         return MetricsUnavailable(
-            f"a response of {self._shown} is larger than {self._settings.max_answer_bytes} bytes"
+            f"a response of {self._shown} is larger than {self._settings.max_answer_bytes} bytes "
+            "(metrics.max_answer_bytes)"
         )
 
     def _authorization(self) -> dict[str, str]:

@@ -5,6 +5,8 @@ thread does it, and every request waits. So a long response is cut between its s
 without a parser: in JSON a quote inside a string is always escaped, so `},{"metric":` occurs only
 between two series. All slices but the last are lists of series. The last is appended to the head of
 the response and decoded as a whole response, which reveals its status, an error or a truncated tail.
+Slices, and so the values that are decoded at a time, have a maximum size, and a response a maximum number
+of series: a few bytes of JSON may take hundreds of bytes of memory.
 
 A server that queries several stores returns partial responses when one of them is down, and says so:
 Thanos (and Prometheus with remote read) in `warnings`, a VictoriaMetrics cluster in `isPartial`. The
@@ -29,6 +31,10 @@ Labels = Any
 
 _BETWEEN = b'},{"metric":'
 _SLICE = 256 * 1024
+_MAX_SLICE = 4 * 1024 * 1024
+"""Largest piece that is decoded at once; a range of one series has up to 11,000 points in 0.4 MB."""
+_MAX_SERIES = 1_000_000
+_MAX_NAMES_BYTES = 8 * 1024 * 1024
 _PROMQL_REMARK = re.compile(r"PromQL (info|warning)\b|\d+ more (info|warning) annotations omitted$")
 _MAX_WARNING = 300
 _TOLERANCE = 0.002
@@ -123,6 +129,8 @@ def decode_instant(body: bytes, names: tuple[str, ...], on_partial: OnPartial) -
     values: list[float] = []
     for part in _slices(body, on_partial, *_decoders(Instant, names)):
         labels.extend([series.metric for series in part])
+        if len(labels) > _MAX_SERIES:
+            raise MetricsUnavailable(f"the metric source returned more than {_MAX_SERIES} series")
         values.extend(_numbers([series.value.value for series in part]))
     return labels, np.array(values, dtype=np.float64)
 
@@ -155,6 +163,7 @@ def decode_points(
 
 def decode_names(body: bytes, on_partial: OnPartial) -> list[str]:
     """Return the names of a label values response."""
+    _check_size(body, _MAX_NAMES_BYTES)
     response: Names = _decoded(lambda: msgspec.json.decode(body, type=Names))
     if response.status != "success":
         raise MetricsUnavailable(f"the metric source refused: {response.error or response.status}")
@@ -169,16 +178,25 @@ def _slices(
     head = body.find(b'"result":[') + len(b'"result":[')
     start = head
     while (cut := body.find(_BETWEEN, start + _SLICE)) >= 0:
+        _check_size(body[start:cut], _MAX_SLICE)
         chunk = b"[" + body[start : cut + 1] + b"]"
         yield _decoded(lambda chunk=chunk: part.decode(chunk))  # type: ignore[misc]
         start = cut + 2
     last = body if start == head else body[:head] + body[start:]
+    _check_size(last, _MAX_SLICE)
     response = _decoded(lambda: whole.decode(last))
     if response.status != "success" or response.data is None:
         raise MetricsUnavailable(f"the metric source refused: {response.error or response.status}")
     if response.partial_reason:
         on_partial(response.partial_reason)
     yield response.data.result
+
+
+def _check_size(part: bytes, limit: int) -> None:
+    if len(part) > limit:
+        raise MetricsUnavailable(
+            f"the metric source returned {len(part)} bytes in one piece, at most {limit} are read"
+        )
 
 
 def as_number(text: str) -> float:

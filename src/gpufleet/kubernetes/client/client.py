@@ -29,7 +29,7 @@ from gpufleet.runtime.settings import KubernetesSettings
 
 PAGE_SIZE = 500
 MAX_OBJECTS = 500_000
-MAX_CACHE_BYTES = 512 << 20
+MAX_CACHE_BYTES = 1 << 30
 _MAX_PAGES = 20_000
 """Pages of one list; the server may send pages without any object."""
 

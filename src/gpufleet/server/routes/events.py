@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from gpufleet.fleet.changes import Change
 from gpufleet.fleet.clusters import Cluster, Clusters
@@ -52,26 +53,35 @@ def event_routes(
         if len(connected) >= MAX_CLIENTS or (caller and clients[caller] >= MAX_CLIENTS_PER_CALLER):
             raise HTTPException(503, f"{len(connected)} clients are connected already", {"retry-after": "5"})
 
-        async def stream() -> AsyncIterator[bytes]:
-            queue: deque[Change] = deque(maxlen=QUEUE_SIZE)
-            connected.append(queue)
-            clients[caller] += 1
-            try:
-                async for event in _events(
-                    cluster, lifecycle, heartbeat, queue, context.still_allowed, namespaces
-                ):
-                    yield event
-            finally:
-                connected[:] = [each for each in connected if each is not queue]
-                clients[caller] -= 1
-                if not clients[caller]:
-                    del clients[caller]
+        queue: deque[Change] = deque(maxlen=QUEUE_SIZE)
+        connected.append(queue)
+        clients[caller] += 1
 
-        return StreamingResponse(
-            stream(), media_type="text/event-stream", headers={"cache-control": "no-store"}
-        )
+        def disconnect() -> None:
+            connected[:] = [each for each in connected if each is not queue]
+            clients[caller] -= 1
+            if not clients[caller]:
+                del clients[caller]
+
+        stream = _events(cluster, lifecycle, heartbeat, queue, context.still_allowed, namespaces)
+        return _EventStream(stream, disconnect)
 
     return [events]
+
+
+class _EventStream(StreamingResponse):
+    """A stream of events that counts from the request on: a burst of requests must not pass the limit."""
+
+    def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the client disconnects or the stream ends."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 async def _events(

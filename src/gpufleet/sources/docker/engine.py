@@ -4,6 +4,7 @@ It decodes only the fields that it needs. Of a container's environment, which ma
 variables that select GPUs are used.
 """
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from gpufleet.runtime.urls import without_credentials
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Maximum size of a response; a list of ten thousand containers takes a third of it."""
+_MAX_CONTAINERS = 100_000
 
 _DOCKER_EVENTS = "create start restart stop die kill pause unpause rename update destroy"
 _PODMAN_EVENTS = "died remove init cleanup"
@@ -181,6 +183,8 @@ class Engine:
                     incomplete = incomplete[-_MAX_EVENT_BYTES:]
                     for line in lines:
                         yield _container_id(line)
+                    # An engine that always has more to send must not keep other tasks waiting.
+                    await asyncio.sleep(0)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from None
 
@@ -203,6 +207,8 @@ class Engine:
                         raise RequestFailed(f"the engine's response exceeds {MAX_RESPONSE_BYTES} bytes")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from None
+        if body.count(b'"Id"') > _MAX_CONTAINERS:
+            raise RequestFailed(f"the engine lists more than {_MAX_CONTAINERS} containers")
         try:
             return msgspec.json.decode(body, type=type_)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

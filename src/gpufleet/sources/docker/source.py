@@ -36,6 +36,8 @@ from gpufleet.sources.polling import Polling, replace_pods
 _MAX_CONCURRENT = 8
 _DEBOUNCE = 0.2
 """Seconds to wait after a change, so that a burst of changes causes one refresh."""
+_MAX_CHANGED = 10_000
+"""Changed containers that are inspected even if their listed state is the same."""
 _RETRY = 60.0
 """Seconds until a container that could not be inspected is retried, unless it changes before."""
 _WAITING = {"created"}
@@ -149,7 +151,8 @@ class DockerSource:
         while True:
             with suppress(ContainersUnavailable):
                 async for id in self._engine.changes():
-                    self._changed_ids.add(id)
+                    if len(self._changed_ids) < _MAX_CHANGED:
+                        self._changed_ids.add(id)
                     self._changed.set()
             await asyncio.sleep(min(5.0, self._settings.refresh))
 

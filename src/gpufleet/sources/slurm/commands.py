@@ -26,6 +26,7 @@ from gpufleet.sources.slurm.wire import (
 )
 
 _CHUNK_BYTES = 1 << 16
+_MAX_ERROR_BYTES = 1 << 20
 
 
 class SlurmCommands:
@@ -75,7 +76,7 @@ class SlurmCommands:
     async def close(self) -> None:
         """Do nothing: no connection stays open."""
 
-    async def _run(self, program: str, *arguments: str) -> bytes:
+    async def _run(self, program: str, *arguments: str) -> bytearray:
         path = str(Path(self._settings.bin) / program) if self._settings.bin else program
         try:
             process = await asyncio.create_subprocess_exec(
@@ -92,33 +93,36 @@ class SlurmCommands:
                 f"{path} can't be run ({error.strerror}); set slurm.bin to the directory of Slurm's commands, "
                 "or slurm.url to a slurmrestd"
             ) from None
+        reading = (
+            asyncio.create_task(self._read(process.stdout, program, self._settings.max_answer_bytes)),
+            asyncio.create_task(self._read(process.stderr, program, _MAX_ERROR_BYTES)),
+        )
         try:
             async with asyncio.timeout(self._settings.timeout):
-                stdout, stderr = await asyncio.gather(
-                    self._read(process.stdout, program), self._read(process.stderr, program)
-                )
+                stdout, stderr = await asyncio.gather(*reading)
                 status = await process.wait()
         except TimeoutError:
             raise SlurmUnavailable(
                 f"{program} did not answer within {self._settings.timeout:g} s; is the controller up?"
             ) from None
         finally:
+            for task in reading:
+                task.cancel()
+            await asyncio.wait(reading)
             await _kill(process)
         if status:
             message = " ".join(stderr.decode(errors="replace").split())[:300]
             raise SlurmUnavailable(f"{program} failed: {message or f'exit status {status}'}")
         return stdout
 
-    async def _read(self, stream: asyncio.StreamReader | None, program: str) -> bytes:
+    async def _read(self, stream: asyncio.StreamReader | None, program: str, limit: int) -> bytearray:
         assert stream is not None
         output = bytearray()
         while chunk := await stream.read(_CHUNK_BYTES):
             output += chunk
-            if len(output) > self._settings.max_answer_bytes:
-                raise SlurmUnavailable(
-                    f"{program} prints more than slurm.max_answer_bytes ({self._settings.max_answer_bytes})"
-                )
-        return bytes(output)
+            if len(output) > limit:
+                raise SlurmUnavailable(f"{program} prints more than {limit} bytes (slurm.max_answer_bytes)")
+        return output
 
 
 async def _kill(process: Process) -> None:
@@ -126,4 +130,5 @@ async def _kill(process: Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    # Read what is left in the pipes: in Python 3.11, wait() alone never returns while reading is paused.
+    await process.communicate()

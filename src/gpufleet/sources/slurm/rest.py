@@ -76,7 +76,7 @@ class SlurmRest:
         if session is not None:
             await session.close()
 
-    def _decode(self, decode: Callable[[bytes], T], body: bytes) -> T:
+    def _decode(self, decode: Callable[[bytearray], T], body: bytearray) -> T:
         """Decode a response, and mention the token in errors that an invalid one may cause."""
         try:
             return decode(body)
@@ -87,7 +87,7 @@ class SlurmRest:
                 f"{error}; the token in slurm.token_file may have expired (scontrol token)"
             ) from None
 
-    async def _get(self, api: str, resource: str, **query: str) -> bytes:
+    async def _get(self, api: str, resource: str, **query: str) -> bytearray:
         for version in (self._format,) if self._format else FORMATS:
             status, body = await self._request(f"/{api}/{version}/{resource}", query)
             if status == 404:
@@ -104,7 +104,7 @@ class SlurmRest:
         tried, self._format = self._format or f"{FORMATS[-1]} to {FORMATS[0]}", ""
         raise SlurmUnavailable(f"slurmrestd has no /{api} in {tried}")
 
-    async def _request(self, path: str, query: dict[str, str]) -> tuple[int, bytes]:
+    async def _request(self, path: str, query: dict[str, str]) -> tuple[int, bytearray]:
         try:
             session = self._session = self._session or self._open_session()
             async with session.get(self._base + path, params=query, headers=self._headers()) as response:
@@ -113,7 +113,7 @@ class SlurmRest:
                     body += chunk
                     if len(body) > self._settings.max_answer_bytes:
                         raise SlurmUnavailable("slurmrestd's response exceeds slurm.max_answer_bytes")
-                return response.status, bytes(body)
+                return response.status, body
         except TimeoutError:
             raise SlurmUnavailable(f"slurmrestd did not answer within {self._settings.timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:

@@ -11,13 +11,16 @@ import msgspec
 
 from gpufleet.errors import SlurmUnavailable
 
+MAX_RECORDS = 500_000
+"""Jobs or nodes in one response. Each needs much more memory than its shortest JSON."""
+
 T = TypeVar("T")
 
 
 class JobRecord(msgspec.Struct, frozen=True, gc=False):
     """A job of `squeue --json` or slurmrestd."""
 
-    job_id: Any = 0
+    job_id: Any
     name: Any = ""
     job_state: Any = ""
     state_reason: Any = ""
@@ -52,7 +55,7 @@ class JobRecord(msgspec.Struct, frozen=True, gc=False):
 class NodeRecord(msgspec.Struct, frozen=True, gc=False):
     """A node of `scontrol show nodes --json` or slurmrestd."""
 
-    name: Any = ""
+    name: Any
     hostname: Any = ""
     address: Any = ""
     gres: Any = ""
@@ -68,7 +71,7 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
 class AccountingRecord(msgspec.Struct, frozen=True, gc=False):
     """A job of the accounting database, through `sacct --json` or slurmrestd."""
 
-    job_id: Any = 0
+    job_id: Any
     name: Any = ""
     state: Any = None
     user: Any = ""
@@ -101,19 +104,19 @@ class _AccountingJobs(_Response, frozen=True):
     jobs: tuple[AccountingRecord, ...] | None = None
 
 
-def read_jobs(raw: bytes) -> tuple[JobRecord, ...]:
+def read_jobs(raw: bytes | bytearray) -> tuple[JobRecord, ...]:
     """Decode jobs; raise SlurmUnavailable for an error or an invalid response."""
     response = _decode(raw, _Jobs)
     return _checked(response.errors, response.jobs, "jobs")
 
 
-def read_nodes(raw: bytes) -> tuple[NodeRecord, ...]:
+def read_nodes(raw: bytes | bytearray) -> tuple[NodeRecord, ...]:
     """Decode nodes; raise SlurmUnavailable for an error or an invalid response."""
     response = _decode(raw, _Nodes)
     return _checked(response.errors, response.nodes, "nodes")
 
 
-def read_accounting(raw: bytes) -> tuple[AccountingRecord, ...]:
+def read_accounting(raw: bytes | bytearray) -> tuple[AccountingRecord, ...]:
     """Decode jobs of the accounting database; raise SlurmUnavailable for an error or an invalid response."""
     response = _decode(raw, _AccountingJobs)
     return _checked(response.errors, response.jobs, "jobs")
@@ -155,7 +158,10 @@ def field(value: Any, *names: str) -> Any:
     return value
 
 
-def _decode(raw: bytes, type_: type[T]) -> T:
+def _decode(raw: bytes | bytearray, type_: type[T]) -> T:
+    key = b'"name"' if type_ is _Nodes else b'"job_id"'
+    if raw.count(key) > MAX_RECORDS:
+        raise SlurmUnavailable(f"Slurm responds with more than {MAX_RECORDS} records")
     try:
         return msgspec.json.decode(raw, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -49,7 +49,10 @@ class MetricsSettings:
     )
     detect: float = setting(300.0, "How often exporters are detected.", unit="s", minimum=1)
     max_answer_bytes: int = setting(
-        256 * 1024 * 1024, "Largest response accepted from the metric source.", unit="bytes", minimum=1024
+        128 * 1024 * 1024,
+        "Largest response accepted from the metric source, and of all responses that are read at a time.",
+        unit="bytes",
+        minimum=1024,
     )
     cache_bytes: int = setting(
         64 * 1024 * 1024, "Memory for the cache of recently requested series.", unit="bytes", minimum=0

@@ -45,7 +45,7 @@ class KubernetesSettings:
         500_000, "Objects of one kind, in a list or by a watch; more are an error.", minimum=1000
     )
     max_cache_bytes: int = setting(
-        512 * 1024 * 1024,
+        1024 * 1024 * 1024,
         "Estimated memory of all cached objects; a list or watch that needs more is an error.",
         unit="bytes",
         minimum=1024 * 1024,
@@ -82,7 +82,7 @@ class SlurmSettings:
         minimum=0,
     )
     max_answer_bytes: int = setting(
-        256 * 1024 * 1024, "Largest response accepted from Slurm.", unit="bytes", minimum=1024
+        192 * 1024 * 1024, "Largest response accepted from Slurm.", unit="bytes", minimum=1024
     )
 
 
