@@ -23,7 +23,7 @@ from gpufleet.kubernetes.objects import (
     OwnerReference,
     Pod,
     PodResourceClaim,
-    PodStatus,
+    PodResourceClaimStatus,
 )
 from gpufleet.kubernetes.resource_claims import (
     DEVICE_CLASS,
@@ -179,7 +179,10 @@ class Machine:
                     self.world.remove("resource_claims", "ns", claim.metadata.name)
         for uid, pod in pods.items():
             if uid not in owned and not pod.finished:
-                self.world.write("resource_claims", claim_for(pod))
+                claim = self.world.write("resource_claims", claim_for(pod))
+                made = PodResourceClaimStatus(POD_CLAIM, claim.metadata.name)
+                status = structs.replace(pod.status, resource_claim_statuses=(made,))
+                self.world.write("pods", structs.replace(pod, status=status))
 
     def do_kube_scheduler(self) -> None:
         """Bind a pod whose claim is allocated, fail to place it, or clear its allocation."""
@@ -190,7 +193,8 @@ class Machine:
             outcome = self.chance.random() if self.faults else 1.0
             if outcome < 0.15:
                 failed = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes: Insufficient cpu")
-                self.world.write("pods", structs.replace(pod, status=PodStatus(conditions=(failed,))))
+                status = structs.replace(pod.status, conditions=(failed,))
+                self.world.write("pods", structs.replace(pod, status=status))
             elif outcome < 0.25:
                 self.world.write(
                     "resource_claims",
@@ -296,7 +300,7 @@ class Machine:
             for pod, claim in self.allocated():
                 if not pod.spec.node_name and not pod.spec.scheduling_gates and not pod.finished:
                     spec = structs.replace(pod.spec, node_name=claim.status.allocation.node)
-                    self.world.write("pods", structs.replace(pod, spec=spec, status=PodStatus()))
+                    self.world.write("pods", structs.replace(pod, spec=spec))
             self.world.now += 7.0
             quiet = quiet + 1 if self.world.version == before else 0
             if quiet > 20:

@@ -6,6 +6,7 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_SIZE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.placement.gang import GangFits
 from gpufleet.placement.reasons import phrase
@@ -92,7 +93,7 @@ def _single(ledger: Ledger, request: Request, pod: Pod | None, namespaces: Names
     room = Room(ledger.resources)
     nodes = None
     if pod is not None:
-        nodes = [name for name in ledger.eligible.of(pod) if not room.shortage(name, pod)]
+        nodes = [name for name in _admitted(ledger, pod) if not room.shortage(name, pod)]
     with ledger.excluding(pod.metadata.uid if pod is not None else ""):
         verdict = ledger.cluster.place(request, nodes)
         ways = remedies(ledger.cluster, request, nodes) if not isinstance(verdict, Fits) else []
@@ -115,6 +116,12 @@ def _single(ledger: Ledger, request: Request, pod: Pod | None, namespaces: Names
     return Explanation(True, verdict.summary, reasons, texts)
 
 
+def _admitted(ledger: Ledger, pod: Pod) -> frozenset[str]:
+    """Return the nodes that may take the pod."""
+    admitted = ledger.eligible.of(pod)
+    return admitted & ledger.resource_claims.nodes() if is_delivered_by_claim(pod) else admitted
+
+
 def _gang(ledger: Ledger, gang: Gang) -> Explanation:
     pending = {pod.spec.scheduler_name for pod in ledger.gangs.members(gang)}
     members = members_of(ledger, gang, pending)
@@ -130,7 +137,7 @@ def _gang(ledger: Ledger, gang: Gang) -> Explanation:
         )
     topology = claims[0].spec.topology if claims and claims[0] is not None else None
     level = level_of(claims[0], (topology.level,)) if claims and topology is not None else None
-    nodes = [ledger.eligible.of(pod) for pod in pods]
+    nodes = [_admitted(ledger, pod) for pod in pods]
     found = place_members(ledger, pods, requests, nodes, level if isinstance(level, Level) else None)
     if isinstance(found, GangFits):
         return Explanation(True, f"gang {gang.name} fits; the scheduler has not started it yet", {})

@@ -21,6 +21,8 @@ from gpufleet.kubernetes import (
     NODES,
     POD_GROUPS,
     PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     CacheChange,
     KubeClient,
     Reflector,
@@ -223,6 +225,13 @@ async def list_state(client: KubeClient, lease_namespace: str) -> ClaimState:
             ledger.gangs.put_group(group)
     except KubernetesRefused:
         pass  # The PodGroup CRD is optional: an annotation of the claim can give the gang's size.
+    try:
+        for item in (await client.list(RESOURCE_SLICES)).items:
+            ledger.put_slice(item)
+        for resource_claim in (await client.list(RESOURCE_CLAIMS)).items:
+            ledger.put_resource_claim(resource_claim)
+    except KubernetesRefused:
+        pass  # Served from Kubernetes 1.34.
     return ClaimState(ledger, claims is not None, await _list_queue(client, ledger))
 
 

@@ -127,6 +127,8 @@ class DraStage:
             "spec": {"devices": {"requests": [request]}},
         }
         await self.client.write_json("POST", f"{API}/namespaces/default/resourceclaims", made)
+        named = {"resourceClaimStatuses": [{"name": POD_CLAIM, "resourceClaimName": name}]}
+        await self._patch(f"/api/v1/namespaces/default/pods/{name}/status", named)
         return pod
 
     async def claim(self, name: str) -> ResourceClaim:
@@ -208,6 +210,20 @@ async def test_a_pod_gets_an_allocation_then_a_node_then_its_mirror(dra: DraStag
         return (status.phase, status.allocated) == ("Bound", "a:0")
 
     await wait_until(bound)
+
+
+async def test_a_claim_that_somebody_made_for_the_pod_of_another_gets_nothing(dra: DraStage) -> None:
+    await dra.node("a")
+    await dra.stage.claim("one", 1)
+    pod = await dra.pod("p", "one")
+    path = f"{API}/namespaces/default/resourceclaims"
+    forged = await dra.client.read_json(f"{path}/p")
+    forged["metadata"] = {"name": "forged", "ownerReferences": forged["metadata"]["ownerReferences"]}
+    await dra.client.write_json("POST", path, {**forged, "status": {}})
+    assert await dra.allocated("p") == "a"
+    await dra.bind(pod, "a")
+    await dra.stage.reconciled()
+    assert (await dra.claim("forged")).status.allocation is None
 
 
 async def test_an_allocation_is_cleared_only_after_kube_scheduler_has_seen_it_and_can_not_place_the_pod(

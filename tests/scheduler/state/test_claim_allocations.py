@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import (
     DeviceStatus,
     GpuNodeStatus,
@@ -12,9 +14,10 @@ from gpufleet.kubernetes.crds.gpu_node_status import (
     NodeGpus,
     NodeGpusSpec,
 )
-from gpufleet.kubernetes.objects import Node, ObjectMeta
-from gpufleet.kubernetes.resource_claims import DEVICE_CLASS, ResourceClaim, ResourceSlice
+from gpufleet.kubernetes.objects import Node, ObjectMeta, Pod, PodResourceClaim, PodSpec
+from gpufleet.kubernetes.resource_claims import DEVICE_CLASS, POD_CLAIM, ResourceClaim, ResourceSlice
 from gpufleet.placement import Exclusivity, Fits, Refused, Request
+from gpufleet.scheduler.explain import explain
 from gpufleet.scheduler.state import Hold, Ledger
 
 DRIVER = "gpu.nvidia.com"
@@ -176,3 +179,16 @@ def test_only_nodes_whose_gpus_are_all_published_serve_resource_claims(ledger: L
     assert ledger.resource_claims.nodes() == {"a"}
     ledger.put_slice(published(device(0)))
     assert ledger.resource_claims.nodes() == frozenset()
+
+
+def test_explain_counts_devices_of_others_and_nodes_without_devices(ledger: Ledger) -> None:
+    ledger.put_claim(GpuClaim(metadata=ObjectMeta(name="c", namespace="ns"), spec=ClaimSpec(ClaimDevices(4))))
+    entry = PodResourceClaim(POD_CLAIM, resource_claim_template_name="gpu-claim-4")
+    meta = ObjectMeta(name="p", namespace="ns", uid="p", annotations={CLAIM: "c"})
+    pod = Pod(meta, PodSpec(resource_claims=(entry,)))
+    ledger.put_pod(pod)
+    ledger.put_resource_claim(claim("theirs", "gpu-0"))
+    assert explain(ledger, "ns", "c", pod).sentence == "0/1 nodes fit: 1 has fewer than 4 free GPUs"
+    ledger.put_slice(published(device(0)))
+    found = explain(ledger, "ns", "c", pod).sentence
+    assert found == "0/1 nodes fit: 1 has GPUs that no DRA driver publishes"

@@ -100,8 +100,8 @@ class ClaimAllocator:
         self._new_share = new_share
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._pending: dict[str, Fits] = {}
-        self._uncertain: dict[str, Fits] = {}
-        """Placements whose write had no response."""
+        self._uncertain: dict[str, ResourceClaim] = {}
+        """The claims of pods whose write had no response, as they were read."""
         self._writing: set[str] = set()
         self._unbound: dict[str, _Unbound] = {}
         """Pods that have an allocation and no node."""
@@ -127,7 +127,7 @@ class ClaimAllocator:
         if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(uid)
             return
-        claim = self._ledger.resource_claims.of_pod(uid)
+        claim = self._ledger.resource_claims.of_pod(pod)
         if claim is None:
             self._unbound.pop(uid, None)
         elif claim.status.allocation is not None:
@@ -230,7 +230,7 @@ class ClaimAllocator:
 
     async def _write(self, pod: Pod, fits: Fits) -> None:
         for _ in range(_ATTEMPTS):
-            claim = self._ledger.resource_claims.of_pod(pod.metadata.uid)
+            claim = self._ledger.resource_claims.of_pod(pod)
             if claim is None:
                 raise NotAllocated(f"pod {_name(pod)} has no ResourceClaim")
             if claim.status.allocation is not None:
@@ -246,10 +246,10 @@ class ClaimAllocator:
             except (KubernetesRefused, Unreachable, TooManyRequests):
                 raise
             except asyncio.CancelledError:
-                self._uncertain[pod.metadata.uid] = fits
+                self._uncertain[pod.metadata.uid] = claim
                 raise
             except KubernetesUnavailable:
-                self._uncertain[pod.metadata.uid] = fits
+                self._uncertain[pod.metadata.uid] = claim
                 await self._settle(pod.metadata.uid)
                 return
         raise NotAllocated(
@@ -272,16 +272,14 @@ class ClaimAllocator:
 
     async def _settle(self, uid: str) -> None:
         """Find out what became of a write without a response; raise NotAllocated if it was not done and never will."""
-        claim = self._ledger.resource_claims.of_pod(uid)
-        if claim is not None and claim.status.allocation is None:
-            now = await self._api.touch_claim(claim, nudge_value(self._timing))
-            if now is None:
-                self._ledger.drop_resource_claim(claim)
-            else:
-                self._ledger.put_resource_claim(now)
-            claim = self._ledger.resource_claims.of_pod(uid)
+        claim = self._uncertain[uid]
+        now = await self._api.touch_claim(claim, nudge_value(self._timing))
+        if now is None:
+            self._ledger.drop_resource_claim(claim)
+        else:
+            self._ledger.put_resource_claim(now)
         self._uncertain.pop(uid, None)
-        if claim is None or claim.status.allocation is None:
+        if now is None or now.status.allocation is None:
             raise NotAllocated("the server did not write the allocation")
 
     async def _read(self, claim: ResourceClaim) -> None:
@@ -295,7 +293,8 @@ class ClaimAllocator:
 
     async def clear(self, uid: str, reason: str) -> bool:
         """Clear the allocation of an unbound pod; return whether it has none now."""
-        claim = self._ledger.resource_claims.of_pod(uid)
+        pod = self._ledger.pods.get(uid)
+        claim = self._ledger.resource_claims.of_pod(pod) if pod is not None else None
         if claim is None or claim.status.allocation is None:
             return True
         if claim.status.reserved_for:

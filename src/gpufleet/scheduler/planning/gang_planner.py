@@ -108,7 +108,7 @@ def members_of(ledger: Ledger, gang: Gang, schedulers: Collection[str]) -> Membe
 def _has_free_claim(ledger: Ledger, pod: Pod) -> bool:
     """Return whether the pod's ResourceClaim exists and is not being written."""
     hold = ledger.holds.get(pod.metadata.uid)
-    claim = ledger.resource_claims.of_pod(pod.metadata.uid)
+    claim = ledger.resource_claims.of_pod(pod)
     return claim is not None and claim.status.allocation is None and not (hold is not None and hold.pinned)
 
 

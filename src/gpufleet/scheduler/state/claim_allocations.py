@@ -19,10 +19,12 @@ from gpufleet.kubernetes.claimed_gpus import (
 )
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus
 from gpufleet.kubernetes.leases import LeaseHolder
+from gpufleet.kubernetes.objects import Pod
 from gpufleet.kubernetes.resource_claims import (
     DEVICE_CLASS,
     GPU_DRIVERS,
     OWNER_TAINT,
+    POD_CLAIM,
     ResourceClaim,
     ResourceSlice,
 )
@@ -64,10 +66,21 @@ class ClaimAllocations:
         """Return a claim by namespace and name."""
         return self._claims.get(key)
 
-    def of_pod(self, uid: str) -> ResourceClaim | None:
-        """Return the claim that was made for a pod with a GpuClaim, if it exists."""
-        found = (self._claims[key].object for key in self._by_holder.get(uid, ()))
-        return next(found, None)
+    def of_pod(self, pod: Pod) -> ResourceClaim | None:
+        """Return the claim that kube-controller-manager made for a pod with a GpuClaim, if it exists.
+
+        Anybody may create a claim that names a pod as its owner, but not write that claim into the pod's status.
+        """
+        name = next(
+            (
+                each.resource_claim_name
+                for each in pod.status.resource_claim_statuses
+                if each.name == POD_CLAIM
+            ),
+            "",
+        )
+        known = self._claims.get((pod.metadata.namespace, name or ""))
+        return known.object if known is not None and known.holder == pod.metadata.uid else None
 
     def held(self, holder: str) -> Held:
         """Return the GPUs that the claims of a holder have."""
