@@ -109,7 +109,10 @@ class Load:
             outcome.phases = seconds_by_phase(f"http://127.0.0.1:{metrics_port}/metrics")
             ended = time.monotonic()
             self.cluster.wait_for(
-                "claim statuses", lambda: self._shown() >= (self.pods, self.unfit), timeout=TIMEOUT, period=0.5
+                "claim statuses",
+                lambda: self._shown() >= (self.pods, self.unfit),
+                timeout=TIMEOUT,
+                period=0.5,
             )
             outcome.statuses = time.monotonic() - ended
             outcome.explained = self._shown()[1]

@@ -41,7 +41,7 @@ def test_a_pod_with_a_claim_keeps_all_but_the_details_of_its_status() -> None:
     watched, whole = decoded(node="a", **{CLAIM: "c"})
     assert (watched.metadata, watched.spec) == (whole.metadata, whole.spec)
     assert (watched.status.phase, watched.status.start_time) == (whole.status.phase, whole.status.start_time)
-    assert not (watched.status.conditions or watched.status.container_statuses)
+    assert (watched.status.conditions, watched.status.container_statuses) == ((), ())
 
 
 def test_a_bound_pod_without_a_claim_keeps_its_node_requests_phase_and_allocation() -> None:
@@ -50,7 +50,7 @@ def test_a_bound_pod_without_a_claim_keeps_its_node_requests_phase_and_allocatio
     assert requested(watched) == requested(whole)
     assert watched.status.phase == "Running"
     assert watched.metadata.annotations == {ALLOCATED: "a:0"}
-    assert not (watched.metadata.labels or watched.spec.tolerations or watched.spec.node_selector)
+    assert (watched.metadata.labels, watched.spec.tolerations, watched.spec.node_selector) == ({}, (), {})
 
 
 def test_a_pod_without_a_claim_keeps_what_restricts_it_to_nodes_until_it_is_bound() -> None:
