@@ -33,7 +33,7 @@ from gpufleet.kubernetes.resource_claims import (
     ResourceSlice,
 )
 from gpufleet.placement import Refused
-from gpufleet.scheduler.delivery.allocator import NotAllocated
+from gpufleet.scheduler.delivery.allocator import RELEASED_FOR, NotAllocated
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.state import request_of
 
@@ -86,6 +86,8 @@ class Machine:
             spec = {"driver": DRIVER, "nodeName": node, "pool": {"name": node}, "devices": devices}
             self.world.write("slices", convert({"metadata": {"name": node}, "spec": spec}, ResourceSlice))
         self.made = 0
+        self.attempts: dict[str, tuple[str, float]] = {}
+        """Attempts of kube-scheduler that will bind without a look at the claim: node and start, by pod UID."""
         self.process = DraProcess(self.world, self.plant)
 
     def run(self, steps: int) -> None:
@@ -186,6 +188,7 @@ class Machine:
 
     def do_kube_scheduler(self) -> None:
         """Bind a pod whose claim is allocated, fail to place it, or clear its allocation."""
+        self.end_attempts()
         for pod, claim in self.allocated():
             if pod.spec.node_name or pod.spec.scheduling_gates or pod.finished:
                 continue
@@ -196,10 +199,10 @@ class Machine:
                 status = structs.replace(pod.status, conditions=(failed,))
                 self.world.write("pods", structs.replace(pod, status=status))
             elif outcome < 0.25:
-                self.world.write(
-                    "resource_claims",
-                    structs.replace(claim, status=structs.replace(status, allocation=None)),
-                )
+                cleared = structs.replace(status, allocation=None, reserved_for=())
+                self.world.write("resource_claims", structs.replace(claim, status=cleared))
+            elif outcome < 0.5 and status.reserved_for:
+                self.attempts[pod.metadata.uid] = (status.allocation.node, self.world.now)
             else:
                 members = self.members()
                 if pod in members and len(members) == GANG and not self.faults:
@@ -207,13 +210,22 @@ class Machine:
                     missing = {each.metadata.uid for each in members} - held
                     assert not missing, "a member is bound before all have their devices"
                 user = Consumer("pods", pod.metadata.name, pod.metadata.uid)
-                self.world.write(
-                    "resource_claims",
-                    structs.replace(claim, status=structs.replace(status, reserved_for=(user,))),
-                )
+                if not status.reserved_for:
+                    reserved = structs.replace(status, reserved_for=(user,))
+                    self.world.write("resource_claims", structs.replace(claim, status=reserved))
                 spec = structs.replace(pod.spec, node_name=status.allocation.node)
                 self.world.write("pods", structs.replace(pod, spec=spec))
             return
+
+    def end_attempts(self) -> None:
+        """Bind the pods of slow attempts, which began before the reservation was removed."""
+        for uid, (node, since) in self.attempts.items():
+            pod = next((each for each in self.world.all("pods") if each.metadata.uid == uid), None)
+            late = self.world.now - since >= RELEASED_FOR
+            if pod is not None and not pod.spec.node_name and not pod.finished and not late:
+                spec = structs.replace(pod.spec, node_name=node)
+                self.world.write("pods", structs.replace(pod, spec=spec))
+        self.attempts.clear()
 
     def do_others(self) -> None:
         """Allocate or free a device for a claim of others; a device that gpufleet is writing is not theirs to take."""
@@ -266,6 +278,7 @@ class Machine:
     def used(self) -> dict[tuple[str, int], set[str]]:
         """Return who has each device, by allocations and by leases."""
         used: dict[tuple[str, int], set[str]] = {}
+        running = {pod.metadata.uid for pod in self.world.all("pods") if not pod.finished}
         for claim in self.world.all("resource_claims"):
             owners = [owner.uid for owner in claim.metadata.owner_references] or [claim.metadata.name]
             for device in claim.devices:
@@ -274,12 +287,19 @@ class Machine:
         for lease in self.world.all("leases"):
             read = read_lease(lease)
             assert read is not None
-            used.setdefault((read.node, read.gpu), set()).update(read.holders)
+            # A lease that is created late, after its pod has ended, is garbage-collected.
+            used.setdefault((read.node, read.gpu), set()).update(running & read.holders.keys())
         return used
 
     def check(self) -> None:
         for place, holders in self.used().items():
-            assert len(holders) == 1, f"{place} has {holders}"
+            assert len(holders) <= 1, f"{place} has {holders}"
+        nodes = {pod.metadata.uid: claim.status.allocation.node for pod, claim in self.allocated()}
+        for pod in self.world.all("pods"):
+            if pod.spec.node_name and not pod.finished:
+                assert nodes.get(pod.metadata.uid) == pod.spec.node_name, (
+                    f"{pod.metadata.name} has no devices"
+                )
 
     # -- the end ---------------------------------------------------------------------------
 
@@ -287,6 +307,7 @@ class Machine:
         """End the faults and let the scheduler repair everything."""
         while self.world.late:
             self.world.arrive_late(0)
+        self.end_attempts()
         quiet = 0
         for _ in range(60):
             before = self.world.version
@@ -320,6 +341,7 @@ class Machine:
             if pod.finished:
                 continue
             assert pod.spec.node_name, f"{pod.metadata.name} has an allocation and no node"
+            assert claim.status.reserved_for, f"{pod.metadata.name} may not use its claim"
             gpus = sorted(int(each.device.removeprefix("gpu-")) for each in claim.devices)
             expected = f"{pod.spec.node_name}:{','.join(map(str, gpus))}"
             assert pod.metadata.annotations.get(ALLOCATED) == expected, "the mirror is not complete"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from msgspec import convert, structs
+from msgspec import convert, structs, to_builtins
 
 from gpufleet.kubernetes import CacheChange, Timing
 from gpufleet.kubernetes.annotations import CLAIM, NUDGE
@@ -42,7 +42,7 @@ from gpufleet.kubernetes.objects import (
     PodStatus,
     SchedulingGate,
 )
-from gpufleet.kubernetes.resource_claims import ClaimAllocation, ResourceClaim
+from gpufleet.kubernetes.resource_claims import ResourceClaim, ResourceClaimStatus
 from gpufleet.placement import Fits
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.scheduler import Scheduler
@@ -347,21 +347,22 @@ class ModelApi:
         found: ResourceClaim | None = await self._call(name, lambda: self._resource_claim(claim))
         return found
 
-    async def allocate_claim(
-        self, claim: ResourceClaim, allocation: Mapping[str, Any] | None
-    ) -> ResourceClaim:
+    async def write_claim(self, claim: ResourceClaim, status: Mapping[str, Any]) -> ResourceClaim:
         def act() -> Any:
             known = self._resource_claim(claim)
             if known is None or known.metadata.resource_version != claim.metadata.resource_version:
                 raise conflict("changed")
-            if known.status.allocation is not None and (allocation or known.status.reserved_for):
+            if known.status.allocation is not None and status.get("allocation"):
                 raise conflict("immutable")
-            written = None if allocation is None else convert(dict(allocation), ClaimAllocation, strict=False)
-            status = structs.replace(known.status, allocation=written)
-            return self._world.write("resource_claims", structs.replace(known, status=status))
+            before = to_builtins(known.status)
+            after = {key: value for key, value in {**before, **status}.items() if value is not None}
+            if after.get("reservedFor") and not after.get("allocation"):
+                raise conflict("reserved without an allocation")
+            written = convert(after, ResourceClaimStatus, strict=False)
+            return self._world.write("resource_claims", structs.replace(known, status=written))
 
-        what = "clear" if allocation is None else "allocate"
-        made: ResourceClaim = await self._call(f"{what} resource claim {claim.metadata.name}", act)
+        name = f"write {', '.join(status)} of resource claim {claim.metadata.name}"
+        made: ResourceClaim = await self._call(name, act)
         return made
 
     async def touch_claim(self, claim: ResourceClaim, value: str) -> ResourceClaim | None:

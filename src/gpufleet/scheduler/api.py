@@ -57,10 +57,8 @@ class SchedulerApi(Protocol):
     async def read_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Return the current state of a ResourceClaim; None if it no longer exists."""
 
-    async def allocate_claim(
-        self, claim: ResourceClaim, allocation: Mapping[str, Any] | None
-    ) -> ResourceClaim:
-        """Write the allocation of this version of a ResourceClaim, or clear it; raise Conflict if it has changed."""
+    async def write_claim(self, claim: ResourceClaim, status: Mapping[str, Any]) -> ResourceClaim:
+        """Set fields in the status of this version of a ResourceClaim, None clears; raise Conflict if it has changed."""
 
     async def touch_claim(self, claim: ResourceClaim, value: str) -> ResourceClaim | None:
         """Change an annotation of a ResourceClaim and return its state; None if it no longer exists."""

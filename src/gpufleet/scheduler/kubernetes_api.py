@@ -115,13 +115,11 @@ class KubernetesApi:
             return None
         return now if now.metadata.uid == meta.uid else None
 
-    async def allocate_claim(
-        self, claim: ResourceClaim, allocation: Mapping[str, Any] | None
-    ) -> ResourceClaim:
-        """Patch the allocation of a ResourceClaim; its version in the patch makes it a compare-and-set."""
+    async def write_claim(self, claim: ResourceClaim, status: Mapping[str, Any]) -> ResourceClaim:
+        """Patch the status of a ResourceClaim; its version in the patch makes it a compare-and-set."""
         meta = claim.metadata
         version = {"uid": meta.uid, "resourceVersion": meta.resource_version}
-        body = {"metadata": version, "status": {"allocation": allocation}}
+        body = {"metadata": version, "status": status}
         try:
             return await self._client.patch(
                 RESOURCE_CLAIMS, meta.name, patch.merge(body), meta.namespace, subresource="status"

@@ -8,8 +8,13 @@ Every write carries the version of the claim that was read, so it can't undo a l
 response the claim is changed, which invalidates the write if it is still on its way; the GPUs stay held until the
 response to that change tells what the claim has.
 
+The same write reserves the claim for the pod (`reservedFor`), which saves kube-scheduler two writes of its own.
+
 kube-scheduler clears an allocation itself only if the pod would fit on another node. So an allocation is also cleared
-here if no pod has reserved it and kube-scheduler reports, after having seen it, that the pod can't be placed.
+here if kube-scheduler reports, after having seen it, that the pod can't be placed. First the reservation is removed, so
+that kube-scheduler can't bind the pod any more without a write to the claim. When attempts that have not seen this are
+over, the allocation is cleared under the version of the claim: either kube-scheduler's write or ours fails. A pod that
+such an early attempt has bound gets its reservation back.
 """
 
 import asyncio
@@ -41,6 +46,9 @@ PERIOD = 1.0
 
 UNUSABLE_AFTER = 5.0
 """Seconds after which an allocation is cleared if kube-scheduler has reported since that the pod can't be placed."""
+
+RELEASED_FOR = 10.0
+"""Seconds between the removal of a reservation and of the allocation: longer than an attempt of kube-scheduler takes."""
 
 UNCHANGED_AFTER = 30.0
 """The same if kube-scheduler had reported that before and has not changed its report: perhaps it has not tried yet."""
@@ -105,6 +113,10 @@ class ClaimAllocator:
         self._writing: set[str] = set()
         self._unbound: dict[str, _Unbound] = {}
         """Pods that have an allocation and no node."""
+        self._released: dict[str, float] = {}
+        """When the reservation of a pod was removed, to clear its allocation."""
+        self._unreserved: set[str] = set()
+        """Bound pods whose claim is not reserved for them."""
         self._doubtful: set[str] = set()
         """Those of them that kube-scheduler can't place, and members of gangs."""
         self._excluded: dict[str, tuple[float, frozenset[str]]] = {}
@@ -124,10 +136,18 @@ class ClaimAllocator:
         if pod is None or not is_delivered_by_claim(pod):
             self._forget(uid)
             return
+        claim = self._ledger.resource_claims.of_pod(pod)
         if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(uid)
+            if (
+                pod.spec.node_name
+                and not pod.finished
+                and claim is not None
+                and not claim.status.reserved_for
+            ):
+                self._unreserved.add(uid)
+                self._wake.set()
             return
-        claim = self._ledger.resource_claims.of_pod(pod)
         if claim is None:
             self._unbound.pop(uid, None)
         elif claim.status.allocation is not None:
@@ -156,6 +176,8 @@ class ClaimAllocator:
         self._pending.pop(uid, None)
         self._unbound.pop(uid, None)
         self._excluded.pop(uid, None)
+        self._released.pop(uid, None)
+        self._unreserved.discard(uid)
 
     # -- allocating ------------------------------------------------------------------------
 
@@ -180,6 +202,8 @@ class ClaimAllocator:
         while self._pending:
             batch = [(uid, self._pending.pop(uid)) for uid in list(self._pending)[:_BATCH]]
             await asyncio.gather(*(self._allocate_safely(uid, fits) for uid, fits in batch))
+        for uid in list(self._unreserved):
+            await self._reserve_again(uid)
         self._doubtful &= self._unbound.keys()
         for uid in self._doubtful | (self._overlapping() & self._unbound.keys()):
             await self._clear_if_unusable(uid)
@@ -239,7 +263,8 @@ class ClaimAllocator:
                 claim, fits, self._ledger.resource_claims, self._timing.now(), self._new_share
             )
             try:
-                self._ledger.put_resource_claim(await self._api.allocate_claim(claim, new))
+                status = {"allocation": new, "reservedFor": [_consumer(pod)]}
+                self._ledger.put_resource_claim(await self._api.write_claim(claim, status))
                 return
             except Conflict:
                 await self._read(claim)
@@ -295,12 +320,20 @@ class ClaimAllocator:
         """Clear the allocation of an unbound pod; return whether it has none now."""
         pod = self._ledger.pods.get(uid)
         claim = self._ledger.resource_claims.of_pod(pod) if pod is not None else None
-        if claim is None or claim.status.allocation is None:
+        if pod is None or claim is None or claim.status.allocation is None:
             return True
-        if claim.status.reserved_for:
-            return False
+        status: dict[str, None] = {"allocation": None, "reservedFor": None}
+        if not pod.spec.scheduling_gates:
+            # kube-scheduler may be trying the pod at this moment.
+            now = self._timing.monotonic()
+            if claim.status.reserved_for:
+                if uid in self._released:
+                    return False  # reserved by kube-scheduler, which binds it
+                status = {"reservedFor": None}
+            elif now - self._released.setdefault(uid, now) < RELEASED_FOR:
+                return False
         try:
-            self._ledger.put_resource_claim(await self._api.allocate_claim(claim, None))
+            self._ledger.put_resource_claim(await self._api.write_claim(claim, status))
         except Conflict:
             # kube-scheduler has reserved or cleared it in the meantime.
             await self._read(claim)
@@ -309,10 +342,31 @@ class ClaimAllocator:
             await self._read(claim)
             self._warnings.warn(uid, "allocation_not_cleared", pod_uid=uid, error=str(error))
             return False
+        if "allocation" not in status:
+            self._released[uid] = self._timing.monotonic()
+            return False
+        self._released.pop(uid, None)
         _log.info("allocation_cleared", claim=claim.metadata.name, pod_uid=uid, by="gpufleet", reason=reason)
         self._metrics.cleared.labels(reason).inc()
         self._unbound.pop(uid, None)
         return True
+
+    async def _reserve_again(self, uid: str) -> None:
+        """Reserve the claim of a bound pod for it; without that the kubelet does not start the pod."""
+        pod = self._ledger.pods.get(uid)
+        claim = self._ledger.resource_claims.of_pod(pod) if pod is not None else None
+        self._unreserved.discard(uid)
+        if pod is None or claim is None or claim.status.allocation is None or claim.status.reserved_for:
+            return
+        try:
+            now = await self._api.write_claim(claim, {"reservedFor": [_consumer(pod)]})
+            self._ledger.put_resource_claim(now)
+        except Conflict:
+            await self._read(claim)
+            self.consider(uid)
+        except GpufleetError as error:
+            self._warnings.warn(uid, "claim_not_reserved", pod=_name(pod), error=str(error))
+            self._unreserved.add(uid)
 
     async def _clear_if_unusable(self, uid: str) -> None:
         pod, known = self._ledger.pods.get(uid), self._unbound.get(uid)
@@ -374,6 +428,10 @@ def unplaceable(pod: Pod) -> str:
         ):
             return "" if _NOT_ALLOCATED in condition.message else condition.message or condition.reason
     return ""
+
+
+def _consumer(pod: Pod) -> dict[str, str]:
+    return {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
 
 
 def _name(pod: Pod) -> str:
