@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.scheduler.stage import POD_GROUPS_CRD
+from tests.scheduler.stage import POD_GROUPS_CRD, device
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
@@ -245,3 +245,92 @@ def test_a_gang_of_64_nodes_starts_in_bounded_time_against_a_stream_of_small_pod
         time.sleep(0.5)
     users.running(*members)
     print(f"the gang of 64 ran {time.monotonic() - started:.1f} s after it was created, {number} small pods")
+
+
+def test_an_older_gang_that_never_preempts_gets_the_gpus_that_become_free(users: Gangs) -> None:
+    """Its priority is higher, but it may not evict the pods that run."""
+    users.add_nodes("node-a", gpus=2)
+    name = f"polite-{users.namespace[-6:]}"
+    body = {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": "Never"}
+    users.cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    users.claim("one")
+    for at in range(2):
+        users.pod(f"old{at}", "one")
+    users.running("old0", "old1")
+    members = users.gang("g", 2, 1, priorityClassName=name)
+    users.waits("of-g", "0 of 2 members fit")
+    for at in range(6):
+        users.pod(f"young{at}", "one")
+        users.is_tried(f"young{at}")
+    users.delete("old0")
+    users.delete("old1")
+    assert len(users.running(*members)) == 2
+    assert not any(users.allocated(f"young{at}") for at in range(6))
+
+
+def test_a_gang_that_cannot_be_bound_does_not_keep_its_gpus(users: Gangs) -> None:
+    """A volume of one member is missing, so kube-scheduler never binds it, and no member may run alone."""
+    users.add_nodes("node-a", gpus=2)
+    users.group("g", 2, seconds=2)
+    users.claim("of-g", 1, spec={"gangRef": "g"})
+    missing = [{"name": "v", "persistentVolumeClaim": {"claimName": "missing"}}]
+    users.pod("g-0", "of-g", schedulingGates=[GATE])
+    users.pod("g-1", "of-g", schedulingGates=[GATE], volumes=missing)
+    users.cluster.wait_for("planned members", lambda: len(users.leases()) == 2)
+    users.cluster.wait_for("released GPUs", lambda: not users.leases(), timeout=30)
+    assert not any(users.allocated(name) for name in ("g-0", "g-1"))
+    users.claim("two", 2)
+    users.pod("single", "two")
+    users.running("single")
+
+
+def test_a_pod_that_a_disruption_budget_protects_is_not_preempted(users: Gangs) -> None:
+    users.add_nodes("node-a", gpus=1)
+    users.claim("one")
+    budgets = f"/apis/policy/v1/namespaces/{users.namespace}/poddisruptionbudgets"
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}
+    users.cluster.api.create(budgets, {"metadata": {"name": "keep"}, "spec": spec})
+    users.pod("low", "one", labels={"app": "kept"})
+    users.running("low")
+    users.cluster.wait_for(
+        "the status of the budget",
+        lambda: users.cluster.api.get(f"{budgets}/keep")["status"].get("expectedPods") == 1,
+    )
+    users.pod("high", "one", priorityClassName=users.priority(1000))
+    users.is_tried("high")
+    assert not users.leaves("low")
+    users.cluster.api.delete(f"{budgets}/keep")
+    users.running("high")
+    assert users.leaves("low")
+
+
+def test_a_pod_that_no_node_admits_is_told_why(users: Gangs) -> None:
+    """kube-scheduler excludes all nodes itself and does not ask."""
+    users.add_nodes("node-a", "node-b", "node-c", gpus=1)
+    users.cluster.kubectl("cordon", "node-b")
+    users.cluster.kubectl("cordon", "node-c")
+    users.claim("one")
+    users.pod("p", "one", nodeSelector={**users.pool, "disk": "fast"})
+    users.waits("one", "0/3 nodes fit: 3 have other labels than the pod's node selector or affinity")
+    users.pod("q", "one", nodeSelector=users.pool)
+    users.running("q")
+
+
+def test_a_gpu_of_a_pod_deleted_by_force_is_draining_until_its_agent_sees_it_idle(
+    users: Gangs, scheduler: Scheduler
+) -> None:
+    """Also if the scheduler restarts meanwhile."""
+    users.add_nodes("node-a", gpus=1)
+    users.claim("one")
+    uid = users.pod("first", "one")
+    users.running("first")
+    path = "/apis/gpu.scheduling/v1/gpunodestatuses/node-a/status"
+    users.cluster.api.patch(path, {"status": {"devices": [device(0, inUseBy=[uid])]}})
+    scheduler.kill()
+    users.cluster.kubectl("delete", "pod", "first", "--force", "--grace-period=0", namespace=users.namespace)
+    scheduler.start()
+    users.cluster.wait_for("released leases", lambda: not users.leases())
+    users.pod("second", "one")
+    users.waits("one", "draining: node-a:0")
+    users.cluster.api.patch(path, {"status": {"devices": [device(0)]}})
+    users.running("second")

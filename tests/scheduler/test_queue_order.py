@@ -194,8 +194,30 @@ async def test_pods_that_a_disruption_budget_protects_are_not_preempted(stage: S
     stage.scheduler.on_budgets([CacheChange(None, budget)])
     assert await stage.schedule(await stage.pod("high", "one", priorityClassName="high")) == ""
     await stage.reconciled()
-    assert stage.scheduler.ledger.pods[low.metadata.uid].metadata.deletion_timestamp is None
+    pods = stage.scheduler.ledger.pods
+    assert pods[low.metadata.uid].metadata.deletion_timestamp is None
     assert not stage.scheduler.ledger.holds
+    stage.scheduler.on_budgets([CacheChange(budget, None)])
+    await stage.until(lambda: pods[low.metadata.uid].metadata.deletion_timestamp is not None)
+
+
+async def test_a_gang_with_a_reservation_preempts_once_that_is_possible(stage: Stage) -> None:
+    await priorities(stage)
+    await stage.node("a", gpus=2)
+    await stage.claim("one")
+    lows = [await running(stage, f"low{at}", "one", priorityClassName="low") for at in range(2)]
+    meta = {"name": "keep", "namespace": "default"}
+    budget = convert({"metadata": meta, "spec": {"selector": {}}}, PodDisruptionBudget)
+    stage.scheduler.on_budgets([CacheChange(None, budget)])
+    await stage.group("g", 2)
+    await gang_claim(stage, "g")
+    for at in range(2):
+        await stage.pod(f"m{at}", "of-g", priorityClassName="high", **GATED)
+    await stage.until(lambda: "reserved" in stage.note("g"))
+    stage.scheduler.on_budgets([CacheChange(budget, None)])
+    pods = stage.scheduler.ledger.pods
+    for low in lows:
+        await stage.until(lambda low=low: pods[low.metadata.uid].metadata.deletion_timestamp is not None)
 
 
 async def test_gpus_are_nominated_for_as_long_as_the_victims_may_take(stage: Stage) -> None:

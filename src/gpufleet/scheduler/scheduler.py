@@ -298,7 +298,9 @@ class Scheduler:
                 self._enqueue_gang(gang)
 
     def on_budgets(self, changes: Sequence[CacheChange[PodDisruptionBudget]]) -> None:
-        """Handle changes of PodDisruptionBudgets."""
+        """Handle changes of PodDisruptionBudgets: other pods may be evicted now."""
+        self.preemption.forget_searches()
+        self.ledger.note_freed()
         for change in changes:
             if change.after is None:
                 self.ledger.budgets.drop(change.object)
@@ -331,11 +333,20 @@ class Scheduler:
             if pod.spec.resource_claims:
                 self.allocator.consider(uid)
                 self.mirror.consider(pod)
+            self._report_exclusion(pod)
             for name in names:
                 self.statuses.enqueue(pod.metadata.namespace, name or "")
             for gang in gangs:
                 if gang is not None:
                     self._enqueue_gang(gang)
+
+    def _report_exclusion(self, pod: Pod) -> None:
+        """Record an event if no node admits a pod that waits: kube-scheduler does not ask for such a pod."""
+        if not self.leading() or pod.metadata.uid not in self.ledger.pods or pod.spec.node_name:
+            return
+        why = "" if pod.finished else self.planner.exclusion(pod)
+        if why and self.planner.reason(pod) == why:
+            self.statuses.record_event(pod, "GpusUnavailable", why, "Warning")
 
     def _leave_queue(self, uid: str) -> None:
         self.queue.drop(uid)

@@ -245,7 +245,16 @@ class Planner:
         if not self._serves(pod):
             return other_scheduler(pod)
         gates = foreign_gates(pod)
-        return f"the pod waits for scheduling gate {', '.join(gates)}" if gates else ""
+        return f"the pod waits for scheduling gate {', '.join(gates)}" if gates else self.exclusion(pod)
+
+    def exclusion(self, pod: Pod) -> str:
+        """Return why no node with GPUs admits the pod: then kube-scheduler never asks for it."""
+        ledger, request = self._ledger, self._request(pod)
+        nodes = ledger.cluster.nodes
+        if isinstance(request, str) or not nodes or not ledger.eligible.of(pod).isdisjoint(nodes):
+            return ""
+        verdict = ledger.cluster.place(request, ())
+        return sentence(ledger, pod, verdict) if isinstance(verdict, Refused) else ""
 
     # -- pods ------------------------------------------------------------------------------
 
@@ -346,7 +355,8 @@ class Planner:
             return self._wait(entry, [pod], Waiting(why, preempting=True), victims)
         self._ledger.release_hold(uid)
         until = self._timing.monotonic() + SEARCH_S
-        found = self._preemption.for_pod(pod, request, nodes, lambda: self._timing.monotonic() > until)
+        with self._ledger.ignoring(self._reserver.ignored(entry, [pod])):
+            found = self._preemption.for_pod(pod, request, nodes, lambda: self._timing.monotonic() > until)
         if found is not None:
             self._queue.unreserve(entry)
             self._preemption.hold([pod], found, "")
@@ -483,11 +493,12 @@ class Planner:
             self._wait(entry, pods, Waiting(why, preempting=True), list(victims.values()))
             return True
         known, search = self._searches.pop(entry.key, ((), None))
-        if search is None or known != tuple(pods):
-            cluster = without_holds(self._ledger, pods)
-            search = self._preemption.for_gang(pods, requests, nodes, cluster, self._out_of_time)
         try:
-            next(search)
+            with self._ledger.ignoring(self._reserver.ignored(entry, pods)):
+                if search is None or known != tuple(pods):
+                    cluster = without_holds(self._ledger, pods)
+                    search = self._preemption.for_gang(pods, requests, nodes, cluster, self._out_of_time)
+                next(search)
         except StopIteration as end:
             found: Nomination | None = end.value
         else:

@@ -152,6 +152,10 @@ class Preemption:
         for pod, fits in zip(pods, found.places, strict=True):
             self._ledger.hold(pod.metadata.uid, Hold(fits, until, gang))
 
+    def forget_searches(self) -> None:
+        """Repeat searches that found nothing: budgets that protected pods have changed."""
+        self._in_vain.clear()
+
     def _may_preempt(self, pods: Sequence[Pod]) -> bool:
         return self._enabled and not any(pod.spec.preemption_policy == "Never" for pod in pods)
 
