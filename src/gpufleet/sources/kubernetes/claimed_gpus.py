@@ -32,6 +32,18 @@ def claimed_request(claim: GpuClaim) -> GpuRequest:
     return GpuRequest(devices.count, 1.0)
 
 
+def instances_request(claim: GpuClaim, leases: PodLeases) -> GpuRequest:
+    """Return what a pod has whose claim is for MIG instances of any profile; before it has any, the smallest."""
+    shares = [
+        profile_share(leases.profiles.get((gpu, each), ""))
+        for gpu, holder in leases.holders.items()
+        for each in holder.instances
+    ]
+    if not shares:
+        return GpuRequest(claim.spec.devices.count, 1 / SLICES)
+    return GpuRequest(len(shares), sum(shares) / len(shares))
+
+
 def leased_request(pod: Pod, leases: PodLeases) -> GpuRequest:
     """Return what a pod holds whose claim was deleted or cannot be read; whole GPUs if its leases are gone too."""
     shares = [

@@ -8,7 +8,13 @@ from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, counted_reques
 from gpufleet.kubernetes.model_labels import model_requested
 from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
 from gpufleet.model.workload import FleetPod, OwnerRef, Status
-from gpufleet.sources.kubernetes.claimed_gpus import PodLeases, claimed_request, held_gpus, leased_request
+from gpufleet.sources.kubernetes.claimed_gpus import (
+    PodLeases,
+    claimed_request,
+    held_gpus,
+    instances_request,
+    leased_request,
+)
 from gpufleet.sources.kubernetes.dynamic_resources import HeldDevice
 
 _ENDING = {"Ready": "False", "ContainersReady": "False", "DisruptionTarget": "True"}
@@ -31,7 +37,7 @@ def pod_from(
 ) -> FleetPod:
     """Convert a pod with its claim, its leases, how its node shares GPUs, and the GPUs of its ResourceClaims."""
     meta = pod.metadata
-    request = _request(pod, claim, sharing, dynamic)
+    request = _request(pod, claim, sharing, leases, dynamic)
     if claim is None and CLAIM in meta.annotations and not request.gpus:
         request = leased_request(pod, leases)
     held = held_gpus(pod, claim, leases) or tuple(sorted(each.gpu for each in dynamic if each.gpu >= 0))
@@ -69,10 +75,16 @@ def owner_ref(meta: ObjectMeta) -> OwnerRef | None:
 
 
 def _request(
-    pod: Pod, claim: GpuClaim | None, sharing: Sharing, dynamic: tuple[HeldDevice, ...]
+    pod: Pod,
+    claim: GpuClaim | None,
+    sharing: Sharing,
+    leases: PodLeases,
+    dynamic: tuple[HeldDevice, ...],
 ) -> GpuRequest:
     if claim is not None:
-        return claimed_request(claim)
+        devices = claim.spec.devices
+        any_instance = devices.exclusivity == "MIG" and not devices.mig_profile
+        return instances_request(claim, leases) if any_instance else claimed_request(claim)
     requested = counted_request(pod, sharing)
     if not dynamic:
         return requested
