@@ -38,7 +38,8 @@ def ended(name: str) -> dict[str, Any]:
 
 def test_a_claim_that_takes_the_gpu_of_a_known_device_plugin_pod_is_found() -> None:
     plugin, claim = bound("plugin-0", 1), bound("claim-0", 5, "0,1")
-    assert overcommitted([plugin, claim], {"a": 2}) == ["claim-0 made 3 of 2 on a"]
+    [fault] = overcommitted([plugin, claim], {"a": 2})
+    assert fault == "claim-0 made 3 of 2 on a at 00:00:05, 4.0 s after the last device-plugin pod"
     assert overcommitted([plugin, claim], {"a": 3}) == []
     assert overcommitted([plugin, ended("plugin-0"), claim], {"a": 2}) == []
 

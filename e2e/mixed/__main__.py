@@ -10,6 +10,7 @@ the results and writes them to `.gpufleet/e2e-mixed.json`.
 import argparse
 import json
 import secrets
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from e2e.kueue import programs
 from e2e.mixed.run import run
 
 RESULT = Path(".gpufleet") / "e2e-mixed.json"
+KEPT_LOGS = Path(".gpufleet") / "e2e-mixed-logs"
 
 
 def main() -> int:
@@ -33,7 +35,11 @@ def main() -> int:
         print(f"no control plane: {reason}", file=sys.stderr)
         return 1
     with Cluster(control_plane) as cluster, FakeNodes(cluster.admin) as nodes:
-        lines = run(cluster, nodes, kueue, arguments.seconds, seed, _print_step)
+        try:
+            lines = run(cluster, nodes, kueue, arguments.seconds, seed, _print_step)
+        finally:
+            shutil.rmtree(KEPT_LOGS, ignore_errors=True)
+            shutil.copytree(cluster.logs, KEPT_LOGS)
     for line in lines:
         mark = "      " if "ok" not in line else "ok    " if line["ok"] else "FAIL  "
         print(f"{mark}{line['what']!s:<62} {line['observed']}", flush=True)

@@ -64,7 +64,12 @@ def overcommitted(events: Iterable[audit.Event], gpus: dict[str, int]) -> list[s
                 ]
                 total = count + sum(each[1] for each in known)
                 if ours and node in gpus and total > gpus[node]:
-                    faults.append(f"{name} made {total} of {gpus[node]} on {node}")
+                    newest = max((each[2] for each in known if not each[3]), default=at)
+                    seconds = (at - newest).total_seconds()
+                    faults.append(
+                        f"{name} made {total} of {gpus[node]} on {node} at {at:%H:%M:%S}, "
+                        f"{seconds:.1f} s after the last device-plugin pod"
+                    )
                 used[name] = (node, count, at, ours)
             case "pods", "status", "patch" | "update":
                 if event.get("responseObject", {}).get("status", {}).get("phase") in ("Succeeded", "Failed"):

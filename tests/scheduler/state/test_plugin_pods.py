@@ -85,6 +85,18 @@ def test_gpus_that_become_free_beside_an_unnamed_pod_still_count_for_it(ledger: 
     assert not fits(ledger, 6)
 
 
+def test_a_gpu_that_the_agent_still_reports_in_use_counts_for_an_unnamed_pod(ledger: Ledger) -> None:
+    """kube-scheduler has put the pod beside claims that leave it no GPU; then one of them ends."""
+    lease(ledger, "u", *range(6))
+    ledger.put_report(report(dict.fromkeys(range(6), ("u",))))
+    ledger.put_pod(plain("p", 3, "Running"))
+    ledger.drop_lease("gpu-a-5")
+    assert not fits(ledger, 1), "five of the claims and three of the pod are all eight"
+    ledger.drop_lease("gpu-a-4")
+    assert fits(ledger, 1)
+    assert not fits(ledger, 2)
+
+
 def test_held_gpus_are_not_counted_twice(ledger: Ledger) -> None:
     verdict = ledger.cluster.place(Request(5))
     assert isinstance(verdict, Fits)

@@ -77,9 +77,8 @@ class PluginPods:
             if missing > 0:
                 unnamed += missing * request.share
                 starting = starting or not known.running
-        others = [device.id for device in devices if not device.in_use_by]
-        if starting:
-            return others
+        # A GPU of an ended claim is free, though the report may still name its pod.
+        others = [device for device in devices if not any(uid in uids for uid in device.in_use_by)]
         # The highest ids, because claims take the lowest.
-        ranked = sorted(others, key=lambda gpu: (occupied(gpu), -gpu))
-        return ranked[: math.ceil(unnamed - _SLACK)]
+        others.sort(key=lambda device: (occupied(device.id), bool(device.in_use_by), -device.id))
+        return [device.id for device in (others if starting else others[: math.ceil(unnamed - _SLACK)])]
