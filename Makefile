@@ -25,7 +25,7 @@ HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-.PHONY: help run test test-long test-wheel check e2e e2e-load e2e-mixed chaos bench build charts image sbom lock docs clean dashboard \
+.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs clean dashboard \
 	page-if-node browser-if-root check-dashboard check-workflows test-dashboard
 
 help: ## List the targets
@@ -51,7 +51,10 @@ check: $(VENV)/.dev ## Run the linters and type checkers
 	@$(MAKE) --silent check-workflows check-dashboard
 
 e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests against a real control plane
-	@$(BIN)/pytest e2e $(ARGS)
+	@$(BIN)/pytest e2e -m "not whole_cluster" $(ARGS)
+
+e2e-cluster: $(VENV)/.dev ## Build the images and try both charts with them on a whole cluster (needs root, 5 minutes)
+	@$(BIN)/pytest e2e/test_whole_cluster.py $(ARGS)
 
 e2e-load: $(VENV)/.dev ## Bind 2,000 claim pods on 1,000 nodes and compare with plain kube-scheduler
 	@$(BIN)/python -m e2e.load $(ARGS)

@@ -34,7 +34,7 @@ _OBSERVATIONS = pytest.StashKey[list[Observations]]()
 def control_plane(pytestconfig: pytest.Config) -> binaries.Binaries:
     """Return the programs of a control plane, found, built or downloaded. Skip the test without them."""
     try:
-        return binaries.find(_progress_printer(pytestconfig))
+        return binaries.find(progress_printer(pytestconfig))
     except Unavailable as reason:
         pytestconfig.stash[_UNAVAILABLE] = str(reason)
         pytest.skip(f"no control plane: {reason}")
@@ -57,7 +57,7 @@ def cluster(control_plane: binaries.Binaries, request: pytest.FixtureRequest) ->
 def node_programs(pytestconfig: pytest.Config) -> programs.Programs:
     """Return the programs of a real node, found or built. Skip the test without them."""
     try:
-        return programs.find(_progress_printer(pytestconfig))
+        return programs.find(progress_printer(pytestconfig))
     except Unavailable as reason:
         pytest.skip(f"no real node: {reason}")
 
@@ -148,7 +148,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(f"logs of the control plane: {_KEPT_LOGS}")
 
 
-def _progress_printer(config: pytest.Config) -> Callable[[str], None]:
+def progress_printer(config: pytest.Config) -> Callable[[str], None]:
     """Return a function that prints to the terminal despite capturing: a build takes minutes."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     uncaptured = capture.global_and_fixture_disabled if capture else contextlib.nullcontext

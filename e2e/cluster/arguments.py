@@ -137,13 +137,33 @@ def etcd(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
     ]
 
 
-def apiserver(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
-    """Run the API server with RBAC, certificates, service account tokens and an audit log."""
+LOOPBACK = "127.0.0.1"
+
+
+def apiserver(binaries: Binaries, ports: Ports, files: Files, address: str = LOOPBACK) -> list[str]:
+    """Run the API server with RBAC, certificates, service account tokens and an audit log.
+
+    On loopback it reaches Services through a proxy; at another address, which pods can reach, it needs none.
+    """
+    network = [
+        f"--egress-selector-config-file={files.egress}",
+        "--endpoint-reconciler-type=none",
+    ]
+    if address != LOOPBACK:
+        network = [
+            "--kubelet-preferred-address-types=InternalIP",  # names of nodes are in no DNS
+            # As kubeadm sets it; a kube-scheduler in a pod logs errors without it.
+            f"--requestheader-client-ca-file={files.ca.certificate}",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        ]
     return [
         str(binaries.apiserver),
         f"--etcd-servers=http://127.0.0.1:{ports.etcd}",
-        "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1",
+        f"--bind-address={LOOPBACK if address == LOOPBACK else '0.0.0.0'}",
+        f"--advertise-address={address}",
         f"--secure-port={ports.apiserver}",
         "--allow-privileged=true",  # as cluster installers set it
         "--permit-port-sharing=true",  # restart without waiting for the old socket
@@ -156,11 +176,10 @@ def apiserver(binaries: Binaries, ports: Ports, files: Files) -> list[str]:
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-signing-key-file={files.signing_key}",
         f"--service-account-key-file={files.signing_public}",
-        "--endpoint-reconciler-type=none",
         "--disable-admission-plugins=TaintNodesByCondition",
         f"--audit-policy-file={files.audit_policy}",
         f"--audit-log-path={files.audit_log}",
-        f"--egress-selector-config-file={files.egress}",
+        *network,
     ]
 
 

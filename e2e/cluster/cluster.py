@@ -45,7 +45,9 @@ class Cluster:
         scheduler: Mapping[str, Any] | None = None,
         node_lifecycle: bool = False,
         audit_bodies: bool = True,
+        address: str = arguments.LOOPBACK,
     ) -> None:
+        """`address` is that of the API server for pods; on loopback, there are no pods with a network of their own."""
         self.binaries = binaries
         self.directory = Path(tempfile.mkdtemp(prefix="gpufleet-e2e-")).resolve()
         self.directory.chmod(0o711)  # PostgreSQL's user must reach the databases of tests in it
@@ -53,6 +55,7 @@ class Cluster:
         self._scheduler_configuration = dict(scheduler or {})
         self._node_lifecycle = node_lifecycle
         self._audit_bodies = audit_bodies
+        self._address = address
         self._identities: dict[str, Identity] = {}
         self.logs = self.directory / "logs"
         self.logs.mkdir()
@@ -248,7 +251,7 @@ class Cluster:
         self._files = Files(
             self.directory,
             self._authority.pair,
-            self._authority.server("serving"),
+            self._authority.server("serving", self._address),
             private,
             public,
             self.user("system:kube-controller-manager").kubeconfig,
@@ -275,7 +278,9 @@ class Cluster:
             lambda: is_healthy(f"http://127.0.0.1:{ports.etcd}/health"),
         )
         self.apiserver = component(
-            "kube-apiserver", arguments.apiserver(programs, ports, files), healthy(ports.apiserver, "readyz")
+            "kube-apiserver",
+            arguments.apiserver(programs, ports, files, self._address),
+            healthy(ports.apiserver, "readyz"),
         )
         self.controller_manager = component(
             "kube-controller-manager",

@@ -57,11 +57,13 @@ class Authority:
         """The certificate of the authority."""
         return self.pair.certificate
 
-    def server(self, file: str) -> KeyPair:
-        """Return a serving certificate for loopback and the names of the `kubernetes` service."""
+    def server(self, file: str, address: str) -> KeyPair:
+        """Return a serving certificate for `address`, loopback and the names of the `kubernetes` service."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in _SERVER_NAMES]
-        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in _SERVER_ADDRESSES]
+        names += [
+            x509.IPAddress(ipaddress.ip_address(each)) for each in sorted({address, *_SERVER_ADDRESSES})
+        ]
         builder = self._builder(_name(file), key).add_extension(
             x509.SubjectAlternativeName(names), critical=False
         )

@@ -24,10 +24,39 @@ esac
 
 
 @dataclass(frozen=True)
+class PodNetwork:
+    """A network of pods: a bridge with an address of the machine, from which pods get theirs."""
+
+    bridge: str
+    address: str
+    """Of the machine on the bridge: gateway, DNS server, node and API server."""
+    range: str
+    plugins: Path
+    """Directory of the CNI plugins."""
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the CNI configuration."""
+        bridge = {
+            "type": "bridge",
+            "bridge": self.bridge,
+            "isGateway": True,
+            "hairpinMode": True,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": self.range}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }
+        return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where the files of a node are."""
 
     root: Path
+    usual: bool = False
+    """Whether the kubelet's directory and the pod logs have their usual paths, which charts mount."""
 
     @property
     def containerd_config(self) -> Path:
@@ -47,12 +76,12 @@ class Layout:
     @property
     def kubelet(self) -> Path:
         """The kubelet's root directory: plugins and their registrations are below it."""
-        return self.root / "kubelet"
+        return Path("/var/lib/kubelet") if self.usual else self.root / "kubelet"
 
     @property
     def pod_logs(self) -> Path:
         """The logs of the containers."""
-        return self.root / "pod-logs"
+        return Path("/var/log/pods") if self.usual else self.root / "pod-logs"
 
     @property
     def cdi(self) -> Path:
@@ -70,14 +99,19 @@ class Layout:
         return self.root / "devices"
 
 
-def write_containerd(layout: Layout, programs: Programs) -> None:
+def write_containerd(
+    layout: Layout, programs: Programs, pods: PodNetwork | None = None, snapshotter: str = "native"
+) -> None:
     """Write the configuration of containerd, of CNI and of the vendor's runtime."""
     cni_programs, cni_configs = layout.root / "cni-bin", layout.root / "cni"
     for directory in (cni_programs, cni_configs, layout.cdi):
         directory.mkdir(parents=True)
-    _write_program(cni_programs / "host", _CNI_PLUGIN)
-    network = {"cniVersion": "1.0.0", "name": "host", "plugins": [{"type": "host"}]}
-    (cni_configs / "host.conflist").write_text(json.dumps(network))
+    if pods is None:
+        _write_program(cni_programs / "host", _CNI_PLUGIN)
+        network: dict[str, Any] = {"cniVersion": "1.0.0", "name": "host", "plugins": [{"type": "host"}]}
+    else:
+        cni_programs, network = pods.plugins, pods.configuration()
+    (cni_configs / "pods.conflist").write_text(json.dumps(network))
     vendor = layout.root / "vendor-runtime"
     script = Path(__file__).with_name("vendor_runtime.py")
     _write_program(
@@ -92,7 +126,7 @@ def write_containerd(layout: Layout, programs: Programs) -> None:
         "plugins": {
             "io.containerd.internal.v1.opt": {"path": str(layout.root / "opt")},
             "io.containerd.nri.v1.nri": {"disable": True},
-            "io.containerd.cri.v1.images": {"snapshotter": "native", "pinned_images": {"sandbox": IMAGE}},
+            "io.containerd.cri.v1.images": {"snapshotter": snapshotter, "pinned_images": {"sandbox": IMAGE}},
             "io.containerd.cri.v1.runtime": {
                 "enable_cdi": True,
                 "cdi_spec_dirs": [str(layout.cdi)],
@@ -110,13 +144,15 @@ def write_containerd(layout: Layout, programs: Programs) -> None:
     layout.containerd_config.write_text("\n".join(_toml(document)))
 
 
-def write_kubelet(layout: Layout, port: int, health_port: int) -> None:
+def write_kubelet(layout: Layout, port: int, health_port: int, pods: PodNetwork | None = None) -> None:
     """Write the KubeletConfiguration."""
+    dns = {"clusterDNS": [pods.address], "clusterDomain": "cluster.local"} if pods else {}
     document = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": "127.0.0.1",
+        "address": pods.address if pods else "127.0.0.1",
         "port": port,
+        **dns,
         "healthzBindAddress": "127.0.0.1",
         "healthzPort": health_port,
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_OWN = ("/run", "/var/lib/kubelet", "/var/log/containers")
+_OWN = ("/run", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods")
 _SETTINGS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",

@@ -29,7 +29,7 @@ from e2e.cluster.cluster import free_ports
 from e2e.cluster.network import Backend
 from e2e.cluster.rest import is_healthy
 from e2e.node import configuration, gpus, image
-from e2e.node.configuration import Layout
+from e2e.node.configuration import Layout, PodNetwork
 from e2e.node.programs import Programs
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -38,16 +38,27 @@ _CGROUPS = Path("/sys/fs/cgroup")
 class Node:
     """A context manager that starts and stops the node. Each node of a cluster needs its own name."""
 
-    def __init__(self, cluster: Cluster, programs: Programs, name: str = "real", gpu_count: int = 8) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        programs: Programs,
+        name: str = "real",
+        gpu_count: int = 8,
+        *,
+        pods: PodNetwork | None = None,
+        snapshotter: str = "native",
+    ) -> None:
+        """With the network `pods`, pods have addresses of their own, and the node has the usual paths."""
         self.name = name
         self.cluster = cluster
         self.programs = programs
-        self.layout = Layout(cluster.directory / name)
+        self.layout = Layout(cluster.directory / name, usual=pods is not None)
+        self._pods_network, self._snapshotter = pods, snapshotter
         self._port, self._health_port = free_ports(2)
         self.layout.root.mkdir()
         self.gpus = gpus.create(self.layout.devices, gpu_count)
-        configuration.write_containerd(self.layout, programs)
-        configuration.write_kubelet(self.layout, self._port, self._health_port)
+        configuration.write_containerd(self.layout, programs, pods, snapshotter)
+        configuration.write_kubelet(self.layout, self._port, self._health_port, pods)
         gpus.write_cdi_spec(self.layout.gpus_spec, self.layout.devices, self.gpus)
         self.namespaces = self._namespaces()
         self.containerd: Component | None = None
@@ -191,8 +202,11 @@ class Node:
             f"--hostname-override={self.name}",
             f"--root-dir={self.layout.kubelet}",
             f"--cert-dir={self.layout.root / 'kubelet-pki'}",
-            *([f"--node-ip={address}"] if (address := _address()) else []),
+            *([f"--node-ip={address}"] if (address := self._address()) else []),
         ]
+
+    def _address(self) -> str:
+        return self._pods_network.address if self._pods_network else _address()
 
     def _kubelet_is_healthy(self) -> bool:
         return is_healthy(f"http://127.0.0.1:{self._health_port}/healthz")
@@ -200,7 +214,11 @@ class Node:
     def _import_image(self) -> None:
         archive = self.layout.root / "image.tar"
         image.write(archive, self.programs.busybox)
-        self._ctr("images", "import", "--local", "--snapshotter", "native", str(archive))
+        self.import_image(archive)
+
+    def import_image(self, archive: Path) -> None:
+        """Unpack the image of a docker archive."""
+        self._ctr("images", "import", "--local", "--snapshotter", self._snapshotter, str(archive))
 
     def _containers(self) -> list[str]:
         """Return the ids of all containers and sandboxes."""
@@ -209,7 +227,7 @@ class Node:
 
     def _ctr(self, *arguments: str) -> str:
         command = [str(self.programs.ctr), "--address", str(self.layout.containerd_socket), "-n", "k8s.io"]
-        done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, timeout=300)
         return done.stdout
 
 

@@ -61,8 +61,8 @@ def find(progress: Progress) -> Programs:
         raise Unavailable(f"this machine can't run a node: {', '.join(lacks)}")
     return Programs(
         _from_cache() or _obtain(progress),
-        runc=_packaged("runc", "runc"),
-        busybox=_packaged("busybox-static", "busybox"),
+        runc=packaged("runc", "runc"),
+        busybox=packaged("busybox-static", "busybox"),
     )
 
 
@@ -104,7 +104,7 @@ def _build(target: Path, progress: Progress) -> None:
     build.module(target, "the example DRA driver", _HERE / "dra", [driver], progress)
 
 
-def _packaged(package: str, name: str) -> Path:
+def packaged(package: str, name: str) -> Path:
     """Return a program of a Debian package, or one on PATH where Debian's tools are missing."""
     path = None
     if shutil.which("apt-get"):

@@ -1,4 +1,4 @@
-"""A PostgreSQL server on 127.0.0.1 that tests can kill and restart."""
+"""A PostgreSQL server on 127.0.0.1, or on a network of pods, that tests can kill and restart."""
 
 import contextlib
 import os
@@ -21,19 +21,23 @@ _OPTIONS = {"max_connections": "60", "shared_buffers": "32MB", "synchronous_comm
 class Database:
     """A context manager that runs the server; clients connect to `url`."""
 
-    def __init__(self, directory: Path) -> None:
-        """Put all files into a new directory below `directory`."""
+    def __init__(self, directory: Path, address: str = "127.0.0.1", clients: str = "") -> None:
+        """Put all files into a new directory below `directory`; accept also the network `clients`."""
         self._folder = Path(tempfile.mkdtemp(prefix="database-", dir=directory))
         self._cluster = prepare(
             self._folder / "postgres", self._folder / "run", self._folder / "log", durable=False
         )
         [self.port] = free_ports(1)
-        self.url = f"postgresql://gpufleet@127.0.0.1:{self.port}/gpufleet"
+        self._address = address
+        self.url = f"postgresql://gpufleet@{address}:{self.port}/gpufleet"
+        if clients:
+            with (self._folder / "postgres" / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {clients} trust\n")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""
-        options = {**_OPTIONS, "listen_addresses": "127.0.0.1", "port": str(self.port)}
+        options = {**_OPTIONS, "listen_addresses": self._address, "port": str(self.port)}
         self._process = self._cluster.spawn(options)
         Cluster.wait_for("PostgreSQL", self._accepts_connections)
 
@@ -67,5 +71,12 @@ class Database:
         return self._run("pg_isready").returncode == 0
 
     def _run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
-        command = [str(self._cluster.programs / program), "-h", "127.0.0.1", "-p", str(self.port), *arguments]
+        command = [
+            str(self._cluster.programs / program),
+            "-h",
+            self._address,
+            "-p",
+            str(self.port),
+            *arguments,
+        ]
         return subprocess.run(command, capture_output=True, timeout=30, check=False)

@@ -134,7 +134,9 @@ class AgentScraper:
 
     async def _record(self, answers: list[AgentMetrics], errors: Mapping[str, str]) -> None:
         try:
-            await self._recorder.record(combined_readings(answers, errors, self._clock()))
+            # In a thread: for a thousand agents it takes a tenth of a second.
+            readings = await asyncio.to_thread(combined_readings, answers, errors, self._clock())
+            await self._recorder.record(readings)
             await self._recorder.record_processes(combined_processes(answers))
         except GpufleetError as error:  # the database is down: the next round has newer values
             _log.warning("readings_not_stored", error=str(error))
