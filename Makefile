@@ -13,6 +13,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Use the system's certificates, for networks with their own certificate authority.
 export UV_SYSTEM_CERTS := true
+# Without bytecode every process that a test starts would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 INSTALL = $(UV) pip install --quiet --python $(BIN)/python
 LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
