@@ -35,6 +35,7 @@ from gpufleet.kubernetes.objects import (
     PodStatus,
     Resources,
 )
+from gpufleet.kubernetes.resource_claims import ResourceClaim
 from gpufleet.runtime.logs import configure_logs
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.filtering import Unschedulable
@@ -71,6 +72,18 @@ class IdleApi:
     async def remove_gate(self, pod: Pod, gate: str) -> None: ...
 
     async def evict(self, namespace: str, pod: str, uid: str) -> None: ...
+
+    async def read_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
+        return None
+
+    async def write_claim(self, claim: ResourceClaim, status: Mapping[str, Any]) -> ResourceClaim:
+        return claim
+
+    async def touch_claim(self, claim: ResourceClaim, value: str) -> ResourceClaim | None:
+        return None
+
+    async def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> Pod | None:
+        return None
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None: ...
 
