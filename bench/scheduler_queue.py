@@ -74,18 +74,16 @@ class IdleApi:
     async def evict(self, namespace: str, pod: str, uid: str) -> None: ...
 
     async def read_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
-        return claim
+        return None
 
-    async def allocate_claim(
-        self, claim: ResourceClaim, allocation: Mapping[str, Any] | None
-    ) -> ResourceClaim:
+    async def write_claim(self, claim: ResourceClaim, status: Mapping[str, Any]) -> ResourceClaim:
         return claim
 
     async def touch_claim(self, claim: ResourceClaim, value: str) -> ResourceClaim | None:
-        return claim
+        return None
 
     async def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> Pod | None:
-        return pod
+        return None
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None: ...
 

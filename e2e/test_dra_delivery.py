@@ -261,7 +261,7 @@ def test_a_gang_gets_all_of_its_devices_or_none(workspace: Workspace) -> None:
 def test_an_allocation_that_kube_scheduler_can_not_follow_is_cleared(
     workspace: Workspace, fake_nodes: FakeNodes
 ) -> None:
-    port = {"ports": [{"containerPort": 39871, "hostPort": 39871}]}
+    port: Json = {"ports": [{"containerPort": 39871, "hostPort": 39871}]}
     workspace.cluster.api.create(workspace.pods, pod("busy", container(**port), nodeName="real"))
     workspace.claim("eight", 8)
     workspace.create("stuck", "eight", container(**port))
