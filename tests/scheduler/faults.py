@@ -301,6 +301,10 @@ RARE: tuple[Plant, ...] = (
     releases_what_it_only_renewed,
     binds_any_version,
     forgets_what_it_could_not_release,
+)
+"""Found in long sequences of small steps."""
+
+VERY_RARE: tuple[Plant, ...] = (
     reserves_part_of_a_gang,
     accepts_old_watch_events,
     does_not_retry_status_writes,

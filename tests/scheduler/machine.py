@@ -67,7 +67,8 @@ class Schedulers(RuleBasedStateMachine):
         self.broken_gangs: set[str] = set()
 
     def start_process(self) -> Process:
-        return Process(self.world, self.plant)
+        # A half-bound gang ends before the final state is checked.
+        return Process(self.world, self.plant, gang_grace=20.0)
 
     # -- users -----------------------------------------------------------------------------
 

@@ -216,8 +216,7 @@ async def test_a_gang_with_a_reservation_preempts_once_that_is_possible(stage: S
     await stage.until(lambda: "reserved" in stage.note("g"))
     stage.scheduler.on_budgets([CacheChange(budget, None)])
     pods = stage.scheduler.ledger.pods
-    for low in lows:
-        await stage.until(lambda low=low: pods[low.metadata.uid].metadata.deletion_timestamp is not None)
+    await stage.until(lambda: all(pods[low.metadata.uid].metadata.deletion_timestamp for low in lows))
 
 
 async def test_gpus_are_nominated_for_as_long_as_the_victims_may_take(stage: Stage) -> None:

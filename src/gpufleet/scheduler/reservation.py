@@ -149,6 +149,8 @@ class Reservations:
                 if mine.stamp == entry.stamp:
                     return
                 renewed.add(gpu)
+            else:
+                renewed.discard(gpu)  # it was released since it was read
             try:
                 self._ledger.put_lease(await self._write(known, node, gpu, uid, entry))
                 return
