@@ -66,7 +66,7 @@ class PublishedDevices:
     def __init__(self) -> None:
         self._slices: dict[tuple[str, str], dict[str, ResourceSlice]] = {}
         self._devices: dict[tuple[str, str], dict[str, PublishedDevice]] = {}
-        self._on: dict[str, dict[DeviceName, PublishedDevice]] = {}
+        self._pools_of: dict[str, set[tuple[str, str]]] = {}
 
     def put(self, item: ResourceSlice) -> set[str]:
         """Store a slice; return the nodes whose devices may have changed."""
@@ -87,13 +87,18 @@ class PublishedDevices:
         """Return a device, if it is published."""
         return self._devices.get((name.driver, name.pool), {}).get(name.device)
 
+    def nodes(self) -> set[str]:
+        """Return the nodes that have devices."""
+        return set(self._pools_of)
+
+    def on_node(self, node: str) -> Iterator[PublishedDevice]:
+        """Return the devices of one node."""
+        for pool in sorted(self._pools_of.get(node, ())):
+            yield from (each for each in self._devices[pool].values() if each.node == node)
+
     def drivers(self) -> set[str]:
         """Return the names of the drivers that publish devices."""
         return {driver for driver, _ in self._devices}
-
-    def on(self, node: str) -> tuple[PublishedDevice, ...]:
-        """Return the devices of a node."""
-        return tuple(self._on.get(node, {}).values())
 
     def __iter__(self) -> Iterator[PublishedDevice]:
         for devices in self._devices.values():
@@ -113,13 +118,12 @@ class PublishedDevices:
         }
         if devices:
             self._devices[pool] = devices
-        for each in before.values():
-            of_node = self._on.get(each.node, {})
-            of_node.pop(each.name, None)
-            if not of_node:
-                self._on.pop(each.node, None)
-        for each in devices.values():
-            self._on.setdefault(each.node, {})[each.name] = each
+        for node in {each.node for each in before.values()}:
+            self._pools_of[node].discard(pool)
+            if not self._pools_of[node]:
+                del self._pools_of[node]
+        for node in {each.node for each in devices.values()}:
+            self._pools_of.setdefault(node, set()).add(pool)
         return {each.node for each in (*before.values(), *devices.values())} - {""}
 
 

@@ -150,10 +150,10 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
         if rules.refuse_device_requests:
             return AdmissionResponse(refusal=problem)
         warnings.append(problem)
-    patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
-    patch += _set_runtime_class(pod, rules, warnings)
     patch += _keep_node(pod, rules)
     patch += _tolerate(pod, rules)
+    patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
+    patch += _set_runtime_class(pod, rules, warnings)
     if rules.extended_resources and claim is not None:
         patch += request_resource(pod, claim, warnings)
     if allocated is None:

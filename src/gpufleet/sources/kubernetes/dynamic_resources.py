@@ -70,7 +70,7 @@ class DynamicResources:
 
     def published_on(self, node: str) -> GpuNodeStatus | None:
         """Return the GPUs that drivers publish for a node, in the form of an agent's report; None if there are none."""
-        devices = self._published.on(node)
+        devices = tuple(self._published.on_node(node))
         whole = [each for each in devices if text(each.device, "type") not in _PARTS]
         if not whole:
             return None
