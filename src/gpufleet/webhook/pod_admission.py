@@ -156,13 +156,13 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
         if rules.refuse_device_requests:
             return AdmissionResponse(refusal=problem)
         warnings.append(problem)
+    patch += _keep_node(pod, rules)
+    patch += _tolerate(pod, rules)
     if rules.by_resource_claim and allocated is None and not (pod.get("spec") or {}).get("nodeName"):
         patch += deliver_by_claim(pod, name or "", claim, rules.scheduler_name, warnings)
         return AdmissionResponse(patch, warnings)
     patch += _set_variables(pod, _KINDS, rules, allocated, warnings)
     patch += _set_runtime_class(pod, rules, warnings)
-    patch += _keep_node(pod, rules)
-    patch += _tolerate(pod, rules)
     if rules.extended_resources and claim is not None:
         patch += request_resource(pod, claim, warnings)
     if allocated is None:

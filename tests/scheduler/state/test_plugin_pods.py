@@ -10,7 +10,16 @@ from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease
-from gpufleet.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, PodStatus, Resources
+from gpufleet.kubernetes.objects import (
+    Container,
+    ExtendedResourceClaimStatus,
+    Node,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Resources,
+)
 from gpufleet.placement import Fits, Refused, Request
 from gpufleet.scheduler.explain import explain
 from gpufleet.scheduler.state import Hold, Ledger
@@ -111,6 +120,12 @@ def test_held_gpus_are_not_counted_twice(ledger: Ledger) -> None:
 def test_the_extended_resource_of_a_claim_is_not_a_device_plugin(ledger: Ledger) -> None:
     ledger.put_pod(plain("p", 4, resource="gpu.scheduling/gpu", annotations={CLAIM: "c"}))
     assert fits(ledger, 8)
+
+
+def test_a_pod_whose_requests_a_resource_claim_serves_is_no_plugin_pod(ledger: Ledger) -> None:
+    served = PodStatus("Running", extended_resource_claim_status=ExtendedResourceClaimStatus("p-claim"))
+    ledger.put_pod(structs.replace(plain("p", 4), status=served))
+    assert fits(ledger, 8), "its ResourceClaim holds the GPUs"
 
 
 def test_time_sliced_gpus_count_as_their_share(ledger: Ledger) -> None:

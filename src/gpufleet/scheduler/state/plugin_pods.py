@@ -37,7 +37,8 @@ class PluginPods:
 
     def put(self, pod: Pod) -> bool:
         """Store a pod, if it is bound and requests GPUs; return whether it changes what may be allocated."""
-        if not pod.spec.node_name or pod.finished:
+        by_claim = pod.status.extended_resource_claim_status is not None  # no device plugin serves it
+        if not pod.spec.node_name or pod.finished or by_claim:
             return self.drop(pod)
         uid, running = pod.metadata.uid, pod.status.phase == "Running"
         known = self._pods.get(uid)
