@@ -112,8 +112,7 @@ INVALID_CLAIMS = [
     ({"count": 1, "policy": "preferIds"}, "needs at least one GPU id in preferIds"),
     ({"count": 1, "share": 0.5}, "share is for claims with exclusivity Shared only"),
     ({"count": 1, "exclusivity": "Shared", "share": 1.5}, "share must be between 0.01 and 1.0 of a GPU"),
-    ({"count": 1, "exclusivity": "MIG"}, "exclusivity MIG and migProfile go together"),
-    ({"count": 1, "migProfile": "1g.10gb"}, "exclusivity MIG and migProfile go together"),
+    ({"count": 1, "migProfile": "1g.10gb"}, "migProfile is for claims with exclusivity MIG only"),
     ({"count": 2, "policy": "spread"}, "they exclude each other if count is more than 1"),
 ]
 

@@ -37,6 +37,7 @@ RARELY_USED: dict[str, dict[Right, str]] = {
             "gpunodestatuses",
         ): "checked beside patch when a patch creates the object",
         ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
+        ("list", "resource.k8s.io", "resourceslices"): "read when a kubelet lists devices of a ResourceClaim",
     },
     "gpu-scheduler-scheduler": {
         ("update", "", "secrets"): "a certificate is renewed every two months",

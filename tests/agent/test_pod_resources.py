@@ -147,6 +147,22 @@ def test_a_malformed_response_raises_value_error(noise: bytes, cut: int) -> None
             assert all(isinstance(ids, set) for ids in decode(broken).values())
 
 
+def test_gpus_of_resource_claims_are_decoded_and_resolved() -> None:
+    answer = response({("jobs", "a"): []})
+    claim = answer.pod_resources[0].containers[1].dynamic_resources.add(claim_name="two")
+    for name in ("gpu-0", "gpu-1"):
+        claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="node-a", device_name=name)
+    found = decode(answer.SerializeToString())
+    assert found == {("jobs", "a"): {"gpu.nvidia.com/node-a/gpu-0", "gpu.nvidia.com/node-a/gpu-1"}}
+    known = {"gpu.nvidia.com/node-a/gpu-1": 2}
+    assert by_gpu(found, [pod("a", "u1")], DEVICES, known) == {2: ("u1",)}
+
+
+def test_devices_of_hami_and_gke_are_resolved() -> None:
+    devices = {("jobs", "a"): {"GPU-b-7"}, ("jobs", "b"): {"nvidia0/gi1"}}
+    assert by_gpu(devices, [pod("a", "u1"), pod("b", "u2")], DEVICES) == {0: ("u2",), 1: ("u1",)}
+
+
 def test_replicas_and_mig_instances_are_resolved_and_ended_pods_are_ignored() -> None:
     devices = {
         ("jobs", "a"): {"GPU-a", "MIG-1"},

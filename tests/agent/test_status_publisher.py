@@ -424,6 +424,48 @@ async def test_gpus_that_a_kubelet_allocates_while_the_image_is_pulled_are_named
             assert found.status.devices[2].in_use_by == found.status.devices[5].in_use_by == (uid,)
 
 
+async def test_gpus_of_resource_claims_are_found_by_the_slices_of_the_node(
+    nvml_shim: NvmlShim, cluster: Cluster, tmp_path: Path
+) -> None:
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": anything},
+        "selectableFields": [{"jsonPath": ".spec.nodeName"}],
+    }
+    names = {"plural": "resourceslices", "singular": "resourceslice", "kind": "ResourceSlice"}
+    crd = {"group": "resource.k8s.io", "scope": "Cluster", "names": names, "versions": [version]}
+    await cluster.client.write_json(
+        "POST",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        {"metadata": {"name": "resourceslices.resource.k8s.io"}, "spec": crd},
+    )
+    device = {"name": "gpu-3", "attributes": {"uuid": {"string": uuid(5)}}}
+    pool = {"name": "node-a", "generation": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "node-a", "pool": pool, "devices": [device]}
+    await cluster.client.write_json(
+        "POST", "/apis/resource.k8s.io/v1/resourceslices", {"metadata": {"name": "s"}, "spec": spec}
+    )
+    body = {
+        "metadata": {"name": "claimed"},
+        "spec": {
+            "nodeName": "node-a",
+            "containers": [{"name": "main", "image": "x"}],
+            "resourceClaims": [{"name": "gpus", "resourceClaimName": "one"}],
+        },
+    }
+    made = await cluster.client.write_json("POST", "/api/v1/namespaces/jobs/pods", body)
+    answer = response({("jobs", "claimed"): []})
+    claim = answer.pod_resources[0].containers[1].dynamic_resources.add(claim_name="one")
+    claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="node-a", device_name="gpu-3")
+    with kubelet(tmp_path / "s", lambda _context: answer):
+        async with cluster.agent(kubelet=tmp_path / "s"):
+            found = await cluster.until("node-a", lambda s: s.status.free == 7)
+    assert found.status.devices[5].in_use_by == (made["metadata"]["uid"],)
+
+
 async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restarts(
     nvml_shim: NvmlShim, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -84,7 +84,8 @@ def test_the_dra_driver_has_its_sockets_where_the_kubelet_looks(tmp_path: Path) 
     assert selector["cel"]["expression"] == f'device.driver == "{AGENT_DRIVER}"'
     plain = objects("gpu-scheduler")
     assert not any(each["kind"] == "DeviceClass" for each in plain)
-    assert "resourceslices" not in str(plain)
+    rules = one(plain, "ClusterRole", "gpu-scheduler-agent")["rules"]
+    assert [rule["verbs"] for rule in rules if "resourceslices" in rule["resources"]] == [["list"]]
 
 
 def test_an_unknown_variable_is_refused(tmp_path: Path) -> None:

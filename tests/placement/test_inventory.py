@@ -352,8 +352,6 @@ def test_a_learned_demand_changes_where_work_goes() -> None:
 def test_a_request_that_makes_no_sense_is_refused_with_the_field() -> None:
     with pytest.raises(InvalidRequest, match=r"devices\.share is 0; it must be 0\.01 to 1\.0"):
         Request(exclusivity=Exclusivity.SHARED, share_milli=0)
-    with pytest.raises(InvalidRequest, match=r"devices\.migProfile is missing"):
-        Request(exclusivity=Exclusivity.MIG)
     with pytest.raises(InvalidRequest, match=r"devices\.count is -1"):
         Request(count=-1)
     with pytest.raises(InvalidRequest, match="they must differ"):

@@ -129,6 +129,28 @@ def test_mig_instances_fill_the_fullest_gpu_first() -> None:
     assert again.instances == ((0, "b1"),)
 
 
+def test_a_request_without_a_profile_takes_the_smallest_free_instances_of_any_node() -> None:
+    small = CandidateMigInstance("s", "1g.10gb")
+    large, larger = CandidateMigInstance("l", "3g.40gb"), CandidateMigInstance("x", "4g.40gb")
+    inventory = Inventory(
+        [
+            CandidateNode("a", (CandidateGpu(0, mig=(larger,)),)),
+            CandidateNode("b", (CandidateGpu(0, mig=(large, small)),)),
+        ]
+    )
+    ask = Request(count=1, exclusivity=Exclusivity.MIG)
+    found = []
+    for holder in ("p", "q", "r"):
+        verdict = inventory.place(ask)
+        assert isinstance(verdict, Fits)
+        inventory.allocate(holder, verdict)
+        found.append((verdict.node, verdict.instances))
+    assert found == [("b", ((0, "s"),)), ("b", ((0, "l"),)), ("a", ((0, "x"),))]
+    refused = inventory.place(ask)
+    assert isinstance(refused, Refused)
+    assert refused.summary == "0/2 nodes fit: 2 have fewer than 1 free MIG instances"
+
+
 def test_a_gpu_in_mig_mode_serves_no_other_request() -> None:
     node = CandidateNode("node-a", (CandidateGpu(0, mig=(CandidateMigInstance("m", "7g.80gb"),)),))
     assert gpus_of(Inventory([node]).place(Request())) is None

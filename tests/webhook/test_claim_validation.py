@@ -33,7 +33,10 @@ def claim(**spec: Any) -> Json:
         ),
         ({"devices": {"count": 1, "share": 0.5}}, "share is for claims with exclusivity Shared only"),
         ({"devices": {"count": 1, "share": 1, "exclusivity": "Shared"}}, ""),
-        ({"devices": {"count": 1, "exclusivity": "MIG"}}, "exclusivity MIG and migProfile go together"),
+        (
+            {"devices": {"count": 1, "migProfile": "1g.10gb"}},
+            "migProfile is for claims with exclusivity MIG only",
+        ),
         (
             {"devices": {"count": 2, "policy": "spread"}, "topology": {"mode": "Required"}},
             "spec.topology: the policy",

@@ -1,6 +1,7 @@
 """Find out which pods hold which GPUs of this node.
 
-There are three sources: Leases, allocation annotations on pods, and the kubelet for GPUs of device plugins.
+There are three sources: Leases, allocation annotations on pods, and the kubelet for GPUs of device plugins and of
+ResourceClaims. Which GPU a device of a ResourceClaim is, its driver's ResourceSlices of this node say.
 
 Ten thousand agents that each watch all Leases would be the largest load on the API server. So an agent
 watches only the pods of its own node, which the API server indexes for kubelets, and reads the Leases of its
@@ -12,15 +13,27 @@ last answer counts for the pods that still exist.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from gpufleet.errors import KubernetesUnavailable
-from gpufleet.kubernetes import LEASES, PODS, CacheChange, KubeClient, Reflector, Selection
+from gpufleet.kubernetes import (
+    LEASES,
+    PODS,
+    RESOURCE_SLICES,
+    CacheChange,
+    KubeClient,
+    Reflector,
+    Selection,
+)
 from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
+from gpufleet.kubernetes.claimed_gpus import PublishedDevices, find_gpu
 from gpufleet.kubernetes.client.errors import KubernetesRefused, ObjectNotFound
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, MigInstanceStatus
 from gpufleet.kubernetes.gpu_requests import gpu_request
 from gpufleet.kubernetes.leases import lease_name
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import GPU_DRIVERS
 from gpufleet.model.device import Device
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import AgentSettings
@@ -30,7 +43,7 @@ UNMATCHED_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 to go, and while the kubelet does not list a pod that requests GPUs."""
 
 PluginDevices = Mapping[tuple[str, str], Collection[str]]
-"""Ids of the devices that plugins allocated, by namespace and name of the pod."""
+"""Ids of the devices that plugins and drivers allocated, by namespace and name of the pod."""
 
 _log = get_logger("agent")
 
@@ -63,6 +76,8 @@ class GpuHolders:
         self._on_change = on_change
         self._leased: dict[int, tuple[str, ...]] = {}
         self._listed: PluginDevices = {}
+        self._dynamic: dict[str, int] = {}
+        """The GPU of each device in the ResourceSlices of this node, by `driver/pool/device`."""
         self._kubelet_error = ""
         self._wake = asyncio.Event()
         self._last: dict[int, frozenset[str]] | None = None
@@ -70,7 +85,7 @@ class GpuHolders:
     def holders(self) -> dict[int, frozenset[str]]:
         """Return the UIDs of pods by GPU."""
         found: dict[int, set[str]] = {}
-        plugged = by_gpu(self._listed, self.pods.cache, self._devices())
+        plugged = by_gpu(self._listed, self.pods.cache, self._devices(), self._dynamic)
         sources = (self._leased, plugged, allocations(self.pods.cache, self._node))
         for source in sources:
             for gpu, uids in source.items():
@@ -106,6 +121,8 @@ class GpuHolders:
         self.reads += 1
         await self._read_leases()
         await self._read_kubelet()
+        if any(_is_gpu(id) and id not in self._dynamic for ids in self._listed.values() for id in ids):
+            await self._read_slices()
         if not self.ready and self._devices():
             self.ready = True
             self._on_change()
@@ -138,6 +155,22 @@ class GpuHolders:
             _log.info("plugin_devices_read_again", node=self._node)
         self._kubelet_error = ""
 
+    async def _read_slices(self) -> None:
+        published = PublishedDevices()
+        try:
+            page = await self._client.list(RESOURCE_SLICES, Selection(fields=f"spec.nodeName={self._node}"))
+        except (KubernetesUnavailable, KubernetesRefused) as error:
+            _log.warning("resource_slices_not_read", node=self._node, error=str(error))
+            return
+        for item in page.items:
+            published.put(item)
+        devices = [_status(device) for device in self._devices()]
+        self._dynamic = {
+            "/".join(each.name): found.gpu
+            for each in published
+            if (found := find_gpu(each, devices)) is not None
+        }
+
     def _unmatched(self) -> bool:
         """Return whether a Lease names a pod that is not running here, or the kubelet lists no devices of a pod."""
         here = [pod for pod in self.pods.cache if not pod.finished]
@@ -145,7 +178,8 @@ class GpuHolders:
         if any(uid not in uids for holders in self._leased.values() for uid in holders):
             return True
         return self._plugin_devices is not None and any(
-            (pod.metadata.namespace, pod.metadata.name) not in self._listed and gpu_request(pod).gpus
+            (pod.metadata.namespace, pod.metadata.name) not in self._listed
+            and (pod.spec.resource_claims or gpu_request(pod).gpus)
             for pod in here
         )
 
@@ -173,20 +207,42 @@ def allocations(pods: Iterable[Pod], node: str) -> dict[int, tuple[str, ...]]:
 
 
 def by_gpu(
-    plugin_devices: PluginDevices, pods: Iterable[Pod], devices: Iterable[Device]
+    plugin_devices: PluginDevices,
+    pods: Iterable[Pod],
+    devices: Iterable[Device],
+    dynamic: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[int, tuple[str, ...]]:
-    """Return pods by GPU; device ids are UUIDs (of GPUs and MIG instances) or PCI addresses (AMD)."""
-    gpus: dict[str, int] = {}
+    """Return pods by GPU. Plugins name devices by UUID, PCI address (AMD) or `nvidia0` (GKE)."""
+    gpus: dict[str, int] = {**dynamic}
     for device in devices:
-        known = (device.uuid, device.pci_bus_id, *(part.uuid for part in device.mig))
+        minor = device.index if device.minor is None else device.minor
+        known = (device.uuid, device.pci_bus_id, *(part.uuid for part in device.mig), f"nvidia{minor}")
         gpus |= {id: device.index for id in known if id}
     found: dict[int, tuple[str, ...]] = {}
     for pod in pods:
         ids = () if pod.finished else plugin_devices.get((pod.metadata.namespace, pod.metadata.name), ())
-        # The device plugin names a replica of a shared GPU `UUID::number`.
-        for gpu in {gpus[gpu] for gpu in (id.partition("::")[0] for id in ids) if gpu in gpus}:
+        for gpu in sorted({gpu for id in ids if (gpu := _gpu_of(id, gpus)) is not None}):
             found[gpu] = (*found.get(gpu, ()), pod.metadata.uid)
     return found
+
+
+def _gpu_of(id: str, gpus: Mapping[str, int]) -> int | None:
+    """Return the GPU of a device, a replica of it (`UUID::1`; HAMi: `UUID-1`) or a part of it (GKE: `nvidia0/gi1`)."""
+    names = (id, id.partition("::")[0], id.rpartition("-")[0], id.partition("/")[0])
+    return next((gpus[name] for name in names if name in gpus), None)
+
+
+def _is_gpu(id: str) -> bool:
+    """Return whether an id is of a device that a driver of GPUs allocated by a ResourceClaim."""
+    return id.count("/") == 2 and id.partition("/")[0] in GPU_DRIVERS
+
+
+def _status(device: Device) -> DeviceStatus:
+    """Return what identifies a GPU."""
+    parts = tuple(MigInstanceStatus(part.index, part.profile, part.uuid) for part in device.mig)
+    return DeviceStatus(
+        device.index, uuid=device.uuid, pci_bus_id=device.pci_bus_id or "", mig_instances=parts
+    )
 
 
 def _may_change_holders(change: CacheChange[Pod]) -> bool:
@@ -200,8 +256,8 @@ def _may_change_holders(change: CacheChange[Pod]) -> bool:
 
 
 def _may_hold(pod: Pod) -> bool:
-    """Return whether the pod has a claim, an allocation or requests devices (resource names with a domain)."""
-    if not pod.metadata.annotations.keys().isdisjoint((ALLOCATED, CLAIM)):
+    """Return whether the pod has a claim of any kind, an allocation or requests devices (resource names with a domain)."""
+    if pod.spec.resource_claims or not pod.metadata.annotations.keys().isdisjoint((ALLOCATED, CLAIM)):
         return True
     containers = (*pod.spec.containers, *pod.spec.init_containers)
     return any(

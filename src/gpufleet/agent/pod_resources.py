@@ -1,8 +1,9 @@
-"""Ask the kubelet which pod got which GPU from a device plugin.
+"""Ask the kubelet which pod got which GPU from a device plugin or by a ResourceClaim.
 
 The kubelet serves the gRPC service `v1.PodResourcesLister` on a unix socket since Kubernetes 1.20. `List`
-returns each pod by namespace and name, with the ids of its devices. Four fields of the response matter here,
-nested four levels deep. They are decoded by hand: grpclib needs no protobuf runtime (measured: grpclib adds
+returns each pod by namespace and name, with the ids of its devices: those of device plugins, and the GPUs
+of ResourceClaims as `driver/pool/device`. A few fields of the response matter here, nested up to five
+levels deep. They are decoded by hand: grpclib needs no protobuf runtime (measured: grpclib adds
 3 MiB to the agent, grpcio with protobuf 21 MiB and threads).
 """
 
@@ -17,6 +18,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from gpufleet.agent.protobuf import fields, text
 from gpufleet.errors import KubernetesUnavailable
+from gpufleet.kubernetes.resource_claims import GPU_DRIVERS
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -25,8 +27,10 @@ _LIST = "/v1.PodResourcesLister/List"
 # Field numbers in the kubelet's messages.
 _PODS = 1
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3
-_CONTAINER_DEVICES = 2
+_CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 2, 5
 _DEVICE_IDS = 2
+_DYNAMIC_CLAIM_RESOURCES = 4
+_CLAIM_DRIVER, _CLAIM_POOL, _CLAIM_DEVICE = 2, 3, 4
 
 
 async def list_plugin_devices(socket: Path, deadline: float = 5.0) -> Mapping[PodName, set[str]]:
@@ -69,6 +73,13 @@ def decode(response: bytes) -> dict[PodName, set[str]]:
             for container in fields(pod, _POD_CONTAINERS)
             for devices in fields(container, _CONTAINER_DEVICES)
             for id in fields(devices, _DEVICE_IDS)
+        }
+        ids |= {
+            "/".join(text(resource, field) for field in (_CLAIM_DRIVER, _CLAIM_POOL, _CLAIM_DEVICE))
+            for container in fields(pod, _POD_CONTAINERS)
+            for claim in fields(container, _CONTAINER_DYNAMIC)
+            for resource in fields(claim, _DYNAMIC_CLAIM_RESOURCES)
+            if text(resource, _CLAIM_DRIVER) in GPU_DRIVERS
         }
         if ids:
             found[text(pod, _POD_NAMESPACE), text(pod, _POD_NAME)] = ids

@@ -66,6 +66,7 @@ class PublishedDevices:
     def __init__(self) -> None:
         self._slices: dict[tuple[str, str], dict[str, ResourceSlice]] = {}
         self._devices: dict[tuple[str, str], dict[str, PublishedDevice]] = {}
+        self._on: dict[str, dict[DeviceName, PublishedDevice]] = {}
 
     def put(self, item: ResourceSlice) -> set[str]:
         """Store a slice; return the nodes whose devices may have changed."""
@@ -90,6 +91,10 @@ class PublishedDevices:
         """Return the names of the drivers that publish devices."""
         return {driver for driver, _ in self._devices}
 
+    def on(self, node: str) -> tuple[PublishedDevice, ...]:
+        """Return the devices of a node."""
+        return tuple(self._on.get(node, {}).values())
+
     def __iter__(self) -> Iterator[PublishedDevice]:
         for devices in self._devices.values():
             yield from devices.values()
@@ -108,6 +113,13 @@ class PublishedDevices:
         }
         if devices:
             self._devices[pool] = devices
+        for each in before.values():
+            of_node = self._on.get(each.node, {})
+            of_node.pop(each.name, None)
+            if not of_node:
+                self._on.pop(each.node, None)
+        for each in devices.values():
+            self._on.setdefault(each.node, {})[each.name] = each
         return {each.node for each in (*before.values(), *devices.values())} - {""}
 
 

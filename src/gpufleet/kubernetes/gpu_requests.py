@@ -1,6 +1,13 @@
-"""Count the GPUs that the containers of a pod request.
+"""Count the GPUs that the containers of a pod request, and the share of each.
 
-MIG instances count by their share of the seven slices of a GPU.
+| scheme | requested by | share |
+| --- | --- | --- |
+| MIG | `nvidia.com/mig-2g.20gb` | its slices of the seven of a GPU |
+| time slices, MPS | `nvidia.com/gpu` or `.shared` on a node with the label `nvidia.com/gpu.replicas` | one replica |
+| HAMi | `nvidia.com/gpu` with `gpumem`, `gpumem-percentage`, `gpucores` | the larger of memory and cores |
+| KAI | annotation `gpu-fraction` or `gpu-memory`, `gpu-fraction-num-devices` | the fraction |
+
+KAI keeps a GPU for its fractions with a pod of its own, which requests the whole GPU. That pod does not count.
 """
 
 import math
@@ -9,15 +16,30 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
-from gpufleet.kubernetes.objects import Pod
-from gpufleet.kubernetes.quantities import parse_count, pod_request
+import msgspec
+
+from gpufleet.kubernetes.objects import ObjectMeta, Pod
+from gpufleet.kubernetes.quantities import parse_count, parse_quantity, pod_request
 
 WHOLE = ("nvidia.com/gpu", "amd.com/gpu")
 TIME_SLICED = "nvidia.com/gpu.shared"
 INTEL = re.compile(r"gpu\.intel\.com/(i915|xe|gpu)")
 MIG = re.compile(r"nvidia\.com/mig-(\d+)g\..+")
+_PROFILE = re.compile(r"(\d+)g\.")
 SLICES = 7
 """Compute slices of a GPU with MIG."""
+
+
+HAMI_MEMORY = "nvidia.com/gpumem"
+HAMI_MEMORY_PERCENT = "nvidia.com/gpumem-percentage"
+HAMI_CORES = "nvidia.com/gpucores"
+_HAMI_REGISTER = "hami.io/node-nvidia-register"
+
+KAI_FRACTION = "gpu-fraction"
+KAI_MEMORY = "gpu-memory"
+KAI_DEVICES = "gpu-fraction-num-devices"
+KAI_RESERVATIONS = ("kai-resource-reservation", "runai-reservation")
+"""Namespaces of the pods with which KAI (before 0.6: Run:ai) keeps GPUs for fractions."""
 
 
 class GpuRequest(NamedTuple):
@@ -32,25 +54,90 @@ class Sharing(NamedTuple):
 
     replicas: int = 1
     """Pods that share one GPU by time slices or MPS."""
+    memory_mib: int = 0
+    """Memory of one GPU; 0 if it is not known."""
 
 
-def sharing_of(labels: Mapping[str, str]) -> Sharing:
-    """Return how a node shares its GPUs, from its labels."""
-    return Sharing(max(1, parse_count(labels.get("nvidia.com/gpu.replicas", ""))))
+def sharing_of(node: ObjectMeta) -> Sharing:
+    """Return how a node shares its GPUs, from its labels and annotations."""
+    registered = hami_gpus(node.annotations)
+    memory = registered[0] if registered else parse_count(node.labels.get("nvidia.com/gpu.memory", ""))
+    return Sharing(max(1, parse_count(node.labels.get("nvidia.com/gpu.replicas", ""))), memory)
+
+
+def hami_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the memory in MiB of each GPU that HAMi's device plugin registers; empty without HAMi."""
+    register = annotations.get(_HAMI_REGISTER, "")
+    try:
+        return tuple(each.devmem for each in _hami_devices.decode(register))
+    except msgspec.MsgspecError:  # an older version: fields separated by commas, devices by colons
+        devices = (each.split(",") for each in register.split(":") if each.count(",") >= 6)
+        return tuple(parse_count(fields[2]) for fields in devices)
+
+
+class _HamiDevice(msgspec.Struct, frozen=True):
+    devmem: int
+
+
+_hami_devices = msgspec.json.Decoder(tuple[_HamiDevice, ...])
+
+
+def counted_request(pod: Pod, sharing: Sharing) -> GpuRequest:
+    """Return the GPUs that count for a pod, with fractions of KAI."""
+    if pod.metadata.namespace in KAI_RESERVATIONS:
+        return GpuRequest(0, 1.0)
+    notes = pod.metadata.annotations
+    fraction = _number(notes.get(KAI_FRACTION, ""))
+    if not fraction and (memory := parse_quantity(notes.get(KAI_MEMORY, ""))):
+        fraction = memory / sharing.memory_mib if sharing.memory_mib else 1.0
+    if fraction:
+        return GpuRequest(max(1, parse_count(notes.get(KAI_DEVICES, ""))), min(1.0, fraction))
+    return gpu_request(pod, sharing)
 
 
 def gpu_request(pod: Pod, sharing: Sharing = Sharing()) -> GpuRequest:  # noqa: B008  (immutable)
     """Return the request of all containers of a pod to the device plugins of a node."""
     whole, parts = Fraction(0), Fraction(0)
-    for name in sorted(_names(pod)):
+    names = _names(pod)
+    for name in sorted(names):
         amount = Fraction(pod_request(pod, name))
         if mig := MIG.fullmatch(name):
             parts += amount * Fraction(int(mig[1]), SLICES)
-        else:
+        elif is_gpu(name):
             whole += amount
+    hami = names & {HAMI_MEMORY, HAMI_MEMORY_PERCENT, HAMI_CORES}
+    if hami and not whole and not parts:
+        whole = Fraction(1)  # HAMi gives one GPU to a pod that names only memory or cores
     weight = whole + parts
     gpus = math.ceil(weight)
-    return GpuRequest(gpus, float(weight / gpus) / sharing.replicas if gpus else 1.0)
+    if not gpus:
+        return GpuRequest(0, 1.0)
+    share = _hami_share(pod, sharing) if hami else 1.0
+    return GpuRequest(gpus, float(weight / gpus) * share / sharing.replicas)
+
+
+def _hami_share(pod: Pod, sharing: Sharing) -> float:
+    """Return the larger of the shares of memory and of cores; a pod that names no memory gets all of it."""
+    percent, memory = pod_request(pod, HAMI_MEMORY_PERCENT), pod_request(pod, HAMI_MEMORY)
+    share = percent / 100 if percent else 1.0
+    if memory and not percent and sharing.memory_mib:
+        share = memory / sharing.memory_mib
+    return min(1.0, max(share, pod_request(pod, HAMI_CORES) / 100))
+
+
+def _number(text: str) -> float:
+    """Return a positive decimal number; 0 for anything else."""
+    try:
+        found = float(text)
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) and found > 0 else 0.0
+
+
+def profile_share(profile: str) -> float:
+    """Return the share of a GPU that an instance of a MIG profile is; 1 if the profile is not known."""
+    found = _PROFILE.match(profile)
+    return min(1.0, int(found[1]) / SLICES) if found else 1.0
 
 
 def is_gpu(resource: str) -> bool:
@@ -69,5 +156,5 @@ def _names(pod: Pod) -> set[str]:
         name
         for container in containers
         for name in (*container.resources.limits, *container.resources.requests)
-        if is_gpu(name)
+        if is_gpu(name) or name in (HAMI_MEMORY, HAMI_MEMORY_PERCENT, HAMI_CORES)
     }

@@ -109,7 +109,7 @@ def _quality(request: Request, level: int, key: Key) -> int:
 
 
 def _pick_instances(request: Request, occupancy: Occupancy) -> Pick | Reason:
-    """Pick MIG instances of one profile: on preferred GPUs, then on the fullest, then by id."""
+    """Pick MIG instances: on preferred GPUs, then the smallest, then on the fullest GPUs, then by id."""
     shape = occupancy.shape
     accepted = shape.of_models(request.models)
     offered = _instances(request, shape, tuple(~0 for _ in shape.gpus), ~0)
@@ -130,29 +130,37 @@ def _pick_instances(request: Request, occupancy: Occupancy) -> Pick | Reason:
             return reason
     preferred = request.prefer_ids if request.policy is Policy.PREFER_IDS else ()
 
-    def rank(pair: tuple[int, int]) -> tuple[int, int, int, int]:
+    def rank(pair: tuple[int, int]) -> tuple[int, int, int, int, int]:
         gpu, at = pair
         place = preferred.index(gpu) if gpu in preferred else len(preferred)
-        return place, occupancy.mig[shape.position[gpu]].bit_count(), gpu, at
+        size = _slices(shape.gpus[shape.position[gpu]].mig[at].profile)
+        return place, size, occupancy.mig[shape.position[gpu]].bit_count(), gpu, at
 
     for level, pools in enumerate(_levels(request, shape, ~0)):
         sets = [sorted(map(rank, (pair for pair in free if pool >> pair[0] & 1))) for pool in pools]
         best = min((found[: request.count] for found in sets if len(found) >= request.count), default=None)
         if best is not None:
             missed = sum(place == len(preferred) for place, *_ in best) if preferred else 0
-            names = sorted((gpu, at) for _, _, gpu, at in best)
+            names = sorted((gpu, at) for *_, gpu, at in best)
+            size = 0 if request.mig_profile else min(_BASE - 1, sum(each[1] for each in best))
             instances = tuple((gpu, shape.gpus[shape.position[gpu]].mig[at].id) for gpu, at in names)
             gpus = tuple(sorted({gpu for gpu, _ in names}))
-            return Pick(gpus, instances, (level * _BASE + missed) * _BASE)
+            return Pick(gpus, instances, (level * _BASE + missed) * _BASE + size)
     return Reason.ISLAND
 
 
 def _instances(request: Request, shape: Shape, free: tuple[int, ...], among: int) -> list[tuple[int, int]]:
-    """Return (GPU id, position of the instance) for each free instance of the profile."""
+    """Return (GPU id, position of the instance) for each free instance of the profile, or of any."""
     return [
         (gpu.id, at)
         for gpu, bits in zip(shape.gpus, free, strict=True)
         if among >> gpu.id & 1
         for at, instance in enumerate(gpu.mig)
-        if bits >> at & 1 and instance.profile == request.mig_profile
+        if bits >> at & 1 and request.mig_profile in ("", instance.profile)
     ]
+
+
+def _slices(profile: str) -> int:
+    """Return the compute slices of a MIG profile such as 1g.10gb."""
+    number = profile.partition("g")[0]
+    return int(number) if number.isascii() and number.isdigit() else 0

@@ -114,7 +114,8 @@ def summary(counts: Mapping[Reason, int], request: Request, total: int) -> str:
 
 def _too_few(request: Request, state: str) -> str:
     if request.exclusivity is Exclusivity.MIG:
-        return f"fewer than {request.count} {state}MIG instances of {request.mig_profile}"
+        of_profile = f" of {request.mig_profile}" if request.mig_profile else ""
+        return f"fewer than {request.count} {state}MIG instances{of_profile}"
     if request.count == 1:
         return f"no {state}GPU"
     return f"fewer than {request.count} {state}GPUs"

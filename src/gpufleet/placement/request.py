@@ -51,7 +51,7 @@ class Request:
     """GPUs of one node for one pod, with the pod's CPU and memory.
 
     `count` 0 requests CPU and memory only. `share_milli` applies to `Shared`, `mig_profile` to
-    `MIG`. `models` lists the accepted GPU models; an empty set accepts any.
+    `MIG`; without one any instance will do. `models` lists the accepted GPU models; an empty set accepts any.
     """
 
     count: int = 1
@@ -111,8 +111,6 @@ class Request:
             return f"devices.count is {self.count}; it must be 0 to {MOST_GPUS}"
         if self.exclusivity is Exclusivity.SHARED and not LEAST_SHARE <= self.share_milli <= WHOLE:
             return f"devices.share is {self.share_milli / WHOLE:g}; it must be 0.01 to 1.0"
-        if self.exclusivity is Exclusivity.MIG and not self.mig_profile:
-            return "devices.migProfile is missing; exclusivity MIG needs one, such as 1g.10gb"
         if any(not 0 <= gpu < MOST_GPUS for gpu in self.prefer_ids):
             return f"devices.preferIds has {list(self.prefer_ids)}; ids must be 0 to {MOST_GPUS - 1}"
         if min(self.min_bandwidth_gbps, self.cpu_milli, self.memory_mib) < 0:

@@ -114,6 +114,20 @@ def test_mig_instances_of_a_claim_count_on_their_gpus_even_when_it_was_deleted(
     assert (found.gpus, found.share, found.held) == (3, 2 / 7, (0, 0, 1))
 
 
+def test_mig_instances_of_any_profile_count_by_the_profiles_of_the_leases() -> None:
+    devices = {"count": 2, "exclusivity": "MIG"}
+    claim = decode(GPU_CLAIMS, {"metadata": {"name": "c"}, "spec": {"devices": devices}})
+    raw = decode(PODS, pod([container()], metadata={"annotations": {"gpu.scheduling/claim": "c"}}))
+    waiting = pod_from(raw, claim)
+    assert (waiting.gpus, waiting.share) == (2, 1 / 7)
+    leases = PodLeases(
+        {0: LeaseHolder(instances=("1",)), 1: LeaseHolder(instances=("2",))},
+        {(0, "1"): "1g.10gb", (1, "2"): "3g.40gb"},
+    )
+    found = pod_from(raw, claim, leases=leases)
+    assert (found.gpus, found.gpus * found.share) == (2, 4 / 7)
+
+
 def test_mig_instances_of_one_gpu_need_no_lease() -> None:
     found = pod_from(with_claim("a:1"), decode(GPU_CLAIMS, MIG_CLAIM))
     assert (found.gpus, found.share, found.held) == (3, 2 / 7, (1, 1, 1))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpufleet.errors import SlurmUnavailable
 from gpufleet.model.workload import Status
-from gpufleet.sources.slurm.gres import count_in, indices_in, type_in
+from gpufleet.sources.slurm.gres import SHARD, count_in, indices_in, shards_per_gpu, type_in
 from gpufleet.sources.slurm.hostlist import expand, numbers
 from gpufleet.sources.slurm.jobs import (
     NodeAllocation,
@@ -259,3 +259,20 @@ def test_pending_tasks_are_counted_in_every_notation(tasks: str, count: int) -> 
         "job_state": ["PENDING"], "nodes": "", "gres_detail": [], "array_job_id": some(71), "array_task_string": tasks,
     }  # fmt: skip
     assert tasks_waiting(only_job(waits)) == count
+
+
+def test_shards_count_as_their_share_of_a_gpu() -> None:
+    per_gpu = {"n1": shards_per_gpu("gpu:a100:2(S:0-1),shard:a100:8(S:0-1)")}
+    assert per_gpu == {"n1": 4}
+    assert indices_in("shard:a100:3(0/4,3/4)", SHARD) == (1,)
+    common = {"job_id": 7, "job_state": ["RUNNING"], "nodes": "n1", "start_time": 5, "submit_time": 1}
+    for record, gpus, share, held in (
+        ({"gres_detail": ["shard:a100:1(0/4,1/4)"]}, 1, 0.25, (1,)),
+        ({"gres_detail": ["shard:a100:6(2/4,4/4)"]}, 2, 0.75, (0, 1)),
+        ({"tres_alloc_str": "cpu=1,gres/shard=1"}, 1, 0.25, ()),
+        ({"tres_per_node": "gres/shard:3"}, 1, 0.75, ()),
+    ):
+        job = only_job({**common, **record})
+        assert job is not None
+        (pod,) = objects_of(job, "u", "", per_gpu).pods
+        assert (pod.gpus, pod.share, pod.held) == (gpus, share, held)

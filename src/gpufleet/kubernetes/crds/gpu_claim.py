@@ -56,9 +56,9 @@ class ClaimDevices(Fields, frozen=True):
             "share",
         ),
         Rule(
-            "(has(self.exclusivity) && self.exclusivity == 'MIG') == has(self.migProfile)",
-            lambda devices: (devices.get("exclusivity") == "MIG") == ("migProfile" in devices),
-            "exclusivity MIG and migProfile go together: give both or neither",
+            "!has(self.migProfile) || (has(self.exclusivity) && self.exclusivity == 'MIG')",
+            lambda devices: "migProfile" not in devices or devices.get("exclusivity") == "MIG",
+            "migProfile is for claims with exclusivity MIG only",
             "migProfile",
         ),
     )
@@ -96,7 +96,8 @@ class ClaimDevices(Fields, frozen=True):
     mig_profile: Annotated[
         str,
         Meta(
-            description="MIG profile of the instances, such as 1g.10gb; required with exclusivity MIG.",
+            description="MIG profile of the instances, such as 1g.10gb. Without it a claim with exclusivity MIG takes "
+            "any free instances, the smallest first.",
             min_length=1,
             max_length=63,
         ),

@@ -4,7 +4,7 @@ Such a pod counts from the moment it is bound. Which GPUs it has is known only w
 Until then:
 
 - While the pod starts, any GPU that no claim has may be its, so none of them is given to a claim. The agent names
-  the GPUs about a second after the kubelet has admitted the pod, long before its image is pulled.
+  the GPUs soon after the kubelet has admitted the pod; it does not wait until the image is pulled.
 - A running pod whose GPUs nobody names (the agent does not read the kubelet, or does not know the device ids)
   counts by number.
 """
@@ -67,7 +67,7 @@ class PluginPods:
         uids = self._on.get(node.metadata.name, ())
         if not uids:
             return ()
-        sharing = sharing_of(node.metadata.labels)
+        sharing = sharing_of(node.metadata)
         devices = report.status.devices
         unnamed, starting = 0.0, False
         for uid in uids:

@@ -5,17 +5,14 @@ MIG instances it has on each GPU. They also say how much of a GPU it holds after
 pod keeps what it holds until it ends.
 """
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
-from gpufleet.kubernetes.gpu_requests import SLICES, GpuRequest
+from gpufleet.kubernetes.gpu_requests import SLICES, GpuRequest, profile_share
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Pod
-
-_PROFILE = re.compile(r"(\d+)g\.")
 
 
 class PodLeases(NamedTuple):
@@ -31,14 +28,26 @@ def claimed_request(claim: GpuClaim) -> GpuRequest:
     if devices.exclusivity == "Shared":
         return GpuRequest(devices.count, devices.share if devices.share is not None else DEFAULT_SHARE)
     if devices.exclusivity == "MIG":
-        return GpuRequest(devices.count, _profile_share(devices.mig_profile))
+        return GpuRequest(devices.count, profile_share(devices.mig_profile))
     return GpuRequest(devices.count, 1.0)
+
+
+def instances_request(claim: GpuClaim, leases: PodLeases) -> GpuRequest:
+    """Return what a pod has whose claim is for MIG instances of any profile; before it has any, the smallest."""
+    shares = [
+        profile_share(leases.profiles.get((gpu, each), ""))
+        for gpu, holder in leases.holders.items()
+        for each in holder.instances
+    ]
+    if not shares:
+        return GpuRequest(claim.spec.devices.count, 1 / SLICES)
+    return GpuRequest(len(shares), sum(shares) / len(shares))
 
 
 def leased_request(pod: Pod, leases: PodLeases) -> GpuRequest:
     """Return what a pod holds whose claim was deleted or cannot be read; whole GPUs if its leases are gone too."""
     shares = [
-        _profile_share(leases.profiles.get((gpu, holder.instances[0]), ""))
+        profile_share(leases.profiles.get((gpu, holder.instances[0]), ""))
         if holder.instances
         else holder.milli / 1000
         for gpu, holder in leases.holders.items()
@@ -65,8 +74,3 @@ def _allocated_by_claim(pod: Pod, claim: GpuClaim | None) -> list[int]:
         if allocation.pod_uid == pod.metadata.uid and allocation.node_name == pod.spec.node_name:
             return sorted(set(allocation.gpu_ids))
     return []
-
-
-def _profile_share(profile: str) -> float:
-    found = _PROFILE.match(profile)
-    return min(1.0, int(found[1]) / SLICES) if found else 1.0

@@ -3,7 +3,7 @@
 import re
 
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus
-from gpufleet.kubernetes.gpu_requests import INTEL, MIG, TIME_SLICED, WHOLE
+from gpufleet.kubernetes.gpu_requests import INTEL, MIG, TIME_SLICED, WHOLE, hami_gpus
 from gpufleet.kubernetes.model_labels import model_in
 from gpufleet.kubernetes.objects import Node
 from gpufleet.kubernetes.quantities import parse_count
@@ -64,6 +64,8 @@ def _not_ready_reason(reason: str, message: str) -> str:
 def _gpus(node: Node, labels: dict[str, str]) -> tuple[int, str, int]:
     """Return the number of physical GPUs, their vendor, and how many of them are not allocatable."""
     capacity, allocatable = node.status.capacity, node.status.allocatable
+    if registered := hami_gpus(node.metadata.annotations):
+        return len(registered), "nvidia", 0  # HAMi advertises the parts into which it may split GPUs
     physical = parse_count(labels.get("nvidia.com/gpu.count", ""))
     sliced = parse_count(labels.get("nvidia.com/gpu.replicas", "")) > 1 or TIME_SLICED in capacity
     partitioned = any(MIG.fullmatch(name) and parse_count(amount) for name, amount in capacity.items())

@@ -4,11 +4,18 @@ from datetime import datetime
 
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
-from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, gpu_request
+from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, counted_request
 from gpufleet.kubernetes.model_labels import model_requested
 from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
 from gpufleet.model.workload import FleetPod, OwnerRef, Status
-from gpufleet.sources.kubernetes.claimed_gpus import PodLeases, claimed_request, held_gpus, leased_request
+from gpufleet.sources.kubernetes.claimed_gpus import (
+    PodLeases,
+    claimed_request,
+    held_gpus,
+    instances_request,
+    leased_request,
+)
+from gpufleet.sources.kubernetes.dynamic_resources import HeldDevice
 
 _ENDING = {"Ready": "False", "ContainersReady": "False", "DisruptionTarget": "True"}
 """Conditions that change when a pod ends."""
@@ -26,12 +33,14 @@ def pod_from(
     claim: GpuClaim | None,
     sharing: Sharing = Sharing(),  # noqa: B008  (immutable)
     leases: PodLeases = PodLeases(),  # noqa: B008  (immutable)
+    dynamic: tuple[HeldDevice, ...] = (),
 ) -> FleetPod:
-    """Convert a pod with its claim, its leases and how its node shares GPUs."""
+    """Convert a pod with its claim, its leases, how its node shares GPUs, and the GPUs of its ResourceClaims."""
     meta = pod.metadata
-    request = _request(pod, claim, sharing)
+    request = _request(pod, claim, sharing, leases, dynamic)
     if claim is None and CLAIM in meta.annotations and not request.gpus:
         request = leased_request(pod, leases)
+    held = held_gpus(pod, claim, leases) or tuple(sorted(each.gpu for each in dynamic if each.gpu >= 0))
     phase = PHASES.get(pod.status.phase, Status.UNKNOWN)
     return FleetPod(
         uid=meta.uid,
@@ -44,7 +53,7 @@ def pod_from(
         annotations=dict(meta.annotations),
         gpus=request.gpus,
         share=request.share,
-        held=held_gpus(pod, claim, leases)[: request.gpus],
+        held=held[: request.gpus],
         model_requested=model_requested(
             claim.spec.selector.match_labels if claim and claim.spec.selector else {}, pod.spec.node_selector
         ),
@@ -65,8 +74,25 @@ def owner_ref(meta: ObjectMeta) -> OwnerRef | None:
     return OwnerRef(controller.uid, controller.kind, controller.name, controller.api_version)
 
 
-def _request(pod: Pod, claim: GpuClaim | None, sharing: Sharing) -> GpuRequest:
-    return claimed_request(claim) if claim is not None else gpu_request(pod, sharing)
+def _request(
+    pod: Pod,
+    claim: GpuClaim | None,
+    sharing: Sharing,
+    leases: PodLeases,
+    dynamic: tuple[HeldDevice, ...],
+) -> GpuRequest:
+    if claim is not None:
+        devices = claim.spec.devices
+        any_instance = devices.exclusivity == "MIG" and not devices.mig_profile
+        return instances_request(claim, leases) if any_instance else claimed_request(claim)
+    requested = counted_request(pod, sharing)
+    if not dynamic:
+        return requested
+    # A ResourceClaim for extended resources serves what the containers request.
+    plugged = 0 if pod.status.extended_resource_claim_status is not None else requested.gpus
+    gpus = len(dynamic) + plugged
+    weight = sum(each.share for each in dynamic) + plugged * requested.share
+    return GpuRequest(gpus, weight / gpus)
 
 
 def _waiting_reason(pod: Pod, claim: GpuClaim | None) -> str:

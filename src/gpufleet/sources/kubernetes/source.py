@@ -22,6 +22,8 @@ from gpufleet.kubernetes import (
     NODES,
     POD_GROUPS,
     PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     CacheChange,
     Discovery,
     KubeClient,
@@ -37,9 +39,11 @@ from gpufleet.kubernetes.gpu_requests import Sharing, sharing_of
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Lease, Node, OwnerReference, Pod
 from gpufleet.kubernetes.objects import Owner as KubeOwner
+from gpufleet.kubernetes.resource_claims import ResourceClaim, ResourceSlice
 from gpufleet.model.workload import FleetPod
 from gpufleet.runtime.logs import get_logger
 from gpufleet.sources.kubernetes.claimed_gpus import PodLeases
+from gpufleet.sources.kubernetes.dynamic_resources import DynamicResources
 from gpufleet.sources.kubernetes.kueue import KueueWorkloads
 from gpufleet.sources.kubernetes.leases import LeasesByNode
 from gpufleet.sources.kubernetes.nodes import devices_from, mig_profiles, node_from
@@ -106,6 +110,8 @@ class KubernetesSource:
         self.node_statuses = Reflector(client, GPU_NODE_STATUSES, timings=timings)
         self.leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), timings=timings)
         self.pod_groups = Reflector(client, POD_GROUPS, timings=timings)
+        self.resource_claims = Reflector(client, RESOURCE_CLAIMS, timings=timings)
+        self.resource_slices = Reflector(client, RESOURCE_SLICES, timings=timings)
         self.kueue = KueueWorkloads(
             client,
             fleet,
@@ -115,6 +121,7 @@ class KubernetesSource:
             retry=retry_kind,
         )
         self._leases_by_node = LeasesByNode(fleet)
+        self._dynamic = DynamicResources(self.node_statuses.cache.get)
         self._owners: dict[Kind, Reflector[KubeOwner]] = {}
         self._undiscovered: asyncio.Queue[Kind] = asyncio.Queue()
         self._referenced: set[Kind] = set()
@@ -125,6 +132,8 @@ class KubernetesSource:
         self.node_statuses.subscribe(self._on_statuses)
         self.claims.subscribe(self._on_claims)
         self.leases.subscribe(self._on_leases)
+        self.resource_slices.subscribe(self._on_slices)
+        self.resource_claims.subscribe(self._on_resource_claims)
         self.pods.subscribe(self._on_pods)
         for resource in COMMON_OWNERS:
             self._watch_owners(resource)
@@ -167,7 +176,16 @@ class KubernetesSource:
         return {reflector.resource.kind: len(reflector.cache) for reflector in self._reflectors()}
 
     def _fixed(self) -> tuple[Reflector[Any], ...]:
-        return (self.nodes, self.pods, self.claims, self.node_statuses, self.leases, self.pod_groups)
+        return (
+            self.nodes,
+            self.pods,
+            self.claims,
+            self.node_statuses,
+            self.leases,
+            self.pod_groups,
+            self.resource_claims,
+            self.resource_slices,
+        )
 
     def _reflectors(self) -> list[Reflector[Any]]:
         kueue = [self.kueue.reflector] if self.kueue.reflector is not None else []
@@ -255,15 +273,38 @@ class KubernetesSource:
 
     def _on_statuses(self, changes: Sequence[CacheChange[GpuNodeStatus]]) -> None:
         for change in changes:
-            if change.after is None:
-                self._fleet.drop_devices(change.object.spec.node_name)
-            else:
-                self._fleet.put_devices(devices_from(change.after))
             node = change.object.spec.node_name
+            self._put_devices(node)
+            if _identities(change.before) != _identities(change.after):
+                self._put_pods_with_resource_claims({node})
             if mig_profiles(change.before) != mig_profiles(change.after):
                 # The share of a pod with MIG instances and a deleted claim depends on their profiles.
                 for holder in self._leases_by_node.of_node(node):
                     self._put_leased_pod(holder)
+
+    def _put_devices(self, node: str) -> None:
+        """Update the GPUs of a node: those that its agent reports, or else those that its driver publishes."""
+        report = self.node_statuses.cache.get(node) or self._dynamic.published_on(node)
+        if report is None:
+            self._fleet.drop_devices(node)
+        else:
+            self._fleet.put_devices(devices_from(report))
+
+    def _on_slices(self, changes: Sequence[CacheChange[ResourceSlice]]) -> None:
+        nodes = self._dynamic.on_slices(changes)
+        for node in nodes:
+            self._put_devices(node)
+        self._put_pods_with_resource_claims(nodes)
+
+    def _on_resource_claims(self, changes: Sequence[CacheChange[ResourceClaim]]) -> None:
+        for namespace, name in sorted(self._dynamic.on_claims(changes)):
+            if (pod := self.pods.cache.get(name, namespace)) is not None:
+                self._put_pod(pod)
+
+    def _put_pods_with_resource_claims(self, nodes: set[str]) -> None:
+        for pod in self.pods.cache:
+            if pod.spec.node_name in nodes and self._dynamic.held_by(pod):
+                self._put_pod(pod)
 
     def _on_leases(self, changes: Sequence[CacheChange[Lease]]) -> None:
         for holder in self._leases_by_node.on_leases(changes):
@@ -305,7 +346,7 @@ class KubernetesSource:
             claim = self.claims.cache.get(name, meta.namespace)
         node = self.nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
         leases = self._leases_of(pod) if name else PodLeases()
-        converted = pod_from(pod, claim, _sharing(node), leases)
+        converted = pod_from(pod, claim, _sharing(node), leases, self._dynamic.held_by(pod))
         if converted.phase.ended and not converted.ended:
             converted = msgspec.structs.replace(converted, ended=self._observed_end(converted))
         self._fleet.put_pod(converted)
@@ -355,4 +396,10 @@ def _state_of(reflector: Reflector[Any]) -> KindState:
 
 
 def _sharing(node: Node | None) -> Sharing:
-    return sharing_of(node.metadata.labels) if node is not None else Sharing()
+    return sharing_of(node.metadata) if node is not None else Sharing()
+
+
+def _identities(status: GpuNodeStatus | None) -> list[tuple[int, str, str, int]]:
+    """Return by what the devices of ResourceClaims are found among the GPUs of a node."""
+    devices = status.status.devices if status is not None else ()
+    return [(each.id, each.uuid, each.pci_bus_id, len(each.mig_instances)) for each in devices]

@@ -7,7 +7,7 @@ first of these fields that is set: allocated, requested in total, per job, per n
 import msgspec
 
 from gpufleet.model.workload import Status
-from gpufleet.sources.slurm.gres import count_in, indices_in, type_in
+from gpufleet.sources.slurm.gres import SHARD, count_in, indices_in, type_in
 from gpufleet.sources.slurm.hostlist import expand, numbers
 from gpufleet.sources.slurm.wire import AccountingRecord, JobRecord, field, number, text, words
 
@@ -42,7 +42,10 @@ class NodeAllocation(msgspec.Struct, frozen=True):
 
     node: str
     gpus: int
+    """0 if it has shards."""
     indices: tuple[int, ...] = ()
+    shards: int = 0
+    """Shards of GPUs, of which each GPU of the node has a number."""
 
 
 class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,8 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     comment: str = ""
     gpus: int = 0
     """In total; of one task for a pending array."""
+    shards: int = 0
+    """The same for shards; a job has either GPUs or shards."""
     type: str = ""
     """The type of GPU that it requests; empty for any."""
     allocations: tuple[NodeAllocation, ...] = ()
@@ -115,7 +120,8 @@ def job_from(record: JobRecord, known_gpus: int = 0) -> SlurmJob | None:
     nodes = expand(text(record.nodes))
     allocations = _shares(record, nodes)
     gpus = sum(share.gpus for share in allocations) or _requested(record, len(nodes)) or known_gpus
-    if not gpus or "REVOKED" in state:
+    shards = 0 if gpus else sum(each.shards for each in allocations) or _requested(record, len(nodes), SHARD)
+    if not (gpus or shards) or "REVOKED" in state:
         return None
     status = status_of(state)
     placed = bool(nodes) and (status is not Status.PENDING or "CONFIGURING" in state)
@@ -131,8 +137,9 @@ def job_from(record: JobRecord, known_gpus: int = 0) -> SlurmJob | None:
         wckey=text(record.wckey),
         comment=text(record.comment),
         gpus=gpus,
+        shards=shards,
         type=_requested_type(record),
-        allocations=(allocations or spread_evenly(gpus, nodes)) if placed else (),
+        allocations=(allocations or spread_evenly(gpus, nodes, shards)) if placed else (),
         array=number(record.array_job_id) or 0,
         task=number(record.array_task_id) if number(record.array_job_id) else None,
         waiting=text(record.array_task_string),
@@ -148,8 +155,10 @@ def job_from(record: JobRecord, known_gpus: int = 0) -> SlurmJob | None:
 def job_from_accounting(record: AccountingRecord) -> SlurmJob | None:
     """Convert a record of the accounting database; None for a job without GPUs."""
     nodes = expand(text(record.nodes)) if "assigned" not in text(record.nodes) else ()
-    gpus = _tres_gpus(field(record.tres, "allocated")) or _tres_gpus(field(record.tres, "requested"))
-    if not gpus:
+    allocated, requested = field(record.tres, "allocated"), field(record.tres, "requested")
+    gpus = _tres_gpus(allocated) or _tres_gpus(requested)
+    shards = 0 if gpus else _tres_gpus(allocated, SHARD) or _tres_gpus(requested, SHARD)
+    if not gpus and not shards:
         return None
     current = field(record.state, "current")
     state = words(current if current is not None else record.state)
@@ -167,7 +176,8 @@ def job_from_accounting(record: AccountingRecord) -> SlurmJob | None:
         wckey=text(field(record.wckey, "wckey")),
         comment=text(field(record.comment, "job")),
         gpus=gpus,
-        allocations=spread_evenly(gpus, nodes),
+        shards=shards,
+        allocations=spread_evenly(gpus, nodes, shards),
         array=array,
         task=number(field(record.array, "task_id")) if array else None,
         het=number(field(record.het, "job_id")) or 0,
@@ -183,35 +193,43 @@ def tasks_waiting(job: SlurmJob) -> int:
     return max(1, len(numbers(job.waiting.partition("%")[0]))) if job.task is None else 1
 
 
-def spread_evenly(gpus: int, nodes: tuple[str, ...]) -> tuple[NodeAllocation, ...]:
+def spread_evenly(gpus: int, nodes: tuple[str, ...], shards: int = 0) -> tuple[NodeAllocation, ...]:
     """Distribute a total evenly over nodes, with the remainder on the first ones."""
     if not nodes:
         return ()
-    each, rest = divmod(gpus, len(nodes))
-    allocations = (NodeAllocation(node, each + (number < rest)) for number, node in enumerate(nodes))
-    return tuple(share for share in allocations if share.gpus)
+    each, rest = divmod(gpus or shards, len(nodes))
+    amounts = ((node, each + (number < rest)) for number, node in enumerate(nodes))
+    return tuple(
+        NodeAllocation(node, amount) if gpus else NodeAllocation(node, 0, shards=amount)
+        for node, amount in amounts
+        if amount
+    )
 
 
 def _shares(record: JobRecord, nodes: tuple[str, ...]) -> tuple[NodeAllocation, ...]:
     details = record.gres_detail if isinstance(record.gres_detail, list | tuple) else ()
     if len(details) != len(nodes):
         return ()
-    allocations = (
-        NodeAllocation(node, count_in(text(detail)), indices_in(text(detail)))
-        for node, detail in zip(nodes, details, strict=True)
-    )
-    return tuple(share for share in allocations if share.gpus)
+    allocations = (_of_detail(node, text(detail)) for node, detail in zip(nodes, details, strict=True))
+    return tuple(share for share in allocations if share.gpus or share.shards)
 
 
-def _requested(record: JobRecord, node_count: int) -> int:
+def _of_detail(node: str, detail: str) -> NodeAllocation:
+    gpus = count_in(detail)
+    if gpus:
+        return NodeAllocation(node, gpus, indices_in(detail))
+    return NodeAllocation(node, 0, indices_in(detail, SHARD), count_in(detail, SHARD))
+
+
+def _requested(record: JobRecord, node_count: int, resource: str = "gpu") -> int:
     nodes = node_count or number(record.node_count) or 1
     return (
-        count_in(text(record.tres_alloc_str))
-        or count_in(text(record.tres_req_str))
-        or count_in(text(record.tres_per_job))
-        or count_in(text(record.tres_per_node)) * nodes
-        or count_in(text(record.tres_per_task)) * (number(record.tasks) or 1)
-        or count_in(text(record.tres_per_socket)) * nodes
+        count_in(text(record.tres_alloc_str), resource)
+        or count_in(text(record.tres_req_str), resource)
+        or count_in(text(record.tres_per_job), resource)
+        or count_in(text(record.tres_per_node), resource) * nodes
+        or count_in(text(record.tres_per_task), resource) * (number(record.tasks) or 1)
+        or count_in(text(record.tres_per_socket), resource) * nodes
     )
 
 
@@ -223,13 +241,13 @@ def _requested_type(record: JobRecord) -> str:
     return next((found for each in texts if (found := type_in(text(each)))), "")
 
 
-def _tres_gpus(tres: object) -> int:
-    """Count the GPUs in a list of trackable resources."""
+def _tres_gpus(tres: object, resource: str = "gpu") -> int:
+    """Count the GPUs (or shards) in a list of trackable resources."""
     rows = [row for row in tres if isinstance(row, dict)] if isinstance(tres, list | tuple) else []
     gpus = [row for row in rows if row.get("type") == "gres"]
-    total = sum(number(row.get("count")) or 0 for row in gpus if row.get("name") == "gpu")
+    total = sum(number(row.get("count")) or 0 for row in gpus if row.get("name") == resource)
     return total or sum(
-        number(row.get("count")) or 0 for row in gpus if str(row.get("name")).startswith("gpu:")
+        number(row.get("count")) or 0 for row in gpus if str(row.get("name")).startswith(f"{resource}:")
     )
 
 

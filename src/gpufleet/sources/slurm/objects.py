@@ -3,8 +3,12 @@
 The tasks of an array have a parent of kind SlurmJobArray, the components of a heterogeneous job one of kind
 SlurmHetJob, so that each is one workload. The namespace is the account, or the user where there are no
 accounts. A pending job is one pod without a node that requests all GPUs; it becomes the pod of the job's
-first node.
+first node. Shards count as their share of a GPU.
 """
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -24,8 +28,13 @@ class JobObjects(msgspec.Struct, frozen=True):
     pods: tuple[FleetPod, ...]
 
 
-def objects_of(job: SlurmJob, uid: str, group_uid: str) -> JobObjects:
-    """Return the objects of a job; `group_uid` is the uid of its array or heterogeneous job, or empty."""
+def objects_of(
+    job: SlurmJob, uid: str, group_uid: str, shards_per_gpu: Mapping[str, int] = MappingProxyType({})
+) -> JobObjects:
+    """Return the objects of a job; `group_uid` is the uid of its array or heterogeneous job, or empty.
+
+    `shards_per_gpu` has the number of shards of each GPU by node.
+    """
     group = _group(job, group_uid) if group_uid else None
     owner = FleetOwner(
         uid=uid,
@@ -42,8 +51,13 @@ def objects_of(job: SlurmJob, uid: str, group_uid: str) -> JobObjects:
         status=job.status,
     )
     reference = OwnerRef(uid, owner.kind, owner.name, API_VERSION)
-    allocations = job.allocations or (NodeAllocation("", job.gpus * tasks_waiting(job)),)
-    pods = tuple(_pod(job, owner, reference, number, share) for number, share in enumerate(allocations))
+    tasks = tasks_waiting(job)
+    allocations = job.allocations or (NodeAllocation("", job.gpus * tasks, shards=job.shards * tasks),)
+    usual = max(shards_per_gpu.values(), default=1)
+    pods = tuple(
+        _pod(job, owner, reference, number, share, shards_per_gpu.get(share.node, usual))
+        for number, share in enumerate(allocations)
+    )
     return JobObjects(owner, group, pods)
 
 
@@ -83,9 +97,11 @@ def _group(job: SlurmJob, uid: str) -> FleetOwner:
 
 
 def _pod(
-    job: SlurmJob, owner: FleetOwner, reference: OwnerRef, number: int, share: NodeAllocation
+    job: SlurmJob, owner: FleetOwner, reference: OwnerRef, number: int, share: NodeAllocation, per_gpu: int
 ) -> FleetPod:
     phase = job.status
+    weight = share.gpus or share.shards / max(1, per_gpu)
+    gpus = share.gpus or len(share.indices) or math.ceil(weight)
     placed = share.node != ""
     return FleetPod(
         uid=f"{owner.uid}-{number}",
@@ -99,7 +115,8 @@ def _pod(
         owner=reference,
         labels=owner.labels,
         annotations=owner.annotations,
-        gpus=share.gpus,
+        gpus=gpus,
+        share=min(1.0, weight / gpus) if gpus else 1.0,
         held=share.indices,
         model_requested=canonical_model(job.type),
         waiting_reason=_waiting_reason(job),

@@ -23,11 +23,12 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.polling import Polling
 from gpufleet.sources.slurm.commands import SlurmCommands
+from gpufleet.sources.slurm.gres import shards_per_gpu
 from gpufleet.sources.slurm.jobs import SlurmJob, job_from, job_from_accounting
 from gpufleet.sources.slurm.nodes import node_from
 from gpufleet.sources.slurm.objects import JobObjects, ended_objects, group_of, objects_of
 from gpufleet.sources.slurm.rest import SlurmRest
-from gpufleet.sources.slurm.wire import AccountingRecord, JobRecord, NodeRecord, number
+from gpufleet.sources.slurm.wire import AccountingRecord, JobRecord, NodeRecord, number, text
 
 _RECORDS_PER_STEP = 200
 """Records to convert before yielding to the event loop: a cluster may have tens of thousands of jobs."""
@@ -73,6 +74,7 @@ class SlurmSource:
         self._client = client or (SlurmRest(settings) if settings.url else SlurmCommands(settings))
         self.polling = Polling(self.name, fleet.cluster, clock)
         self._nodes: dict[str, FleetNode] = {}
+        self._shards_per_gpu: dict[str, int] = {}
         self._records: dict[int, tuple[JobRecord, SlurmJob | None]] = {}
         self._jobs: dict[int, tuple[SlurmJob, JobObjects]] = {}
         self._groups: dict[tuple[str, int], str] = {}
@@ -97,6 +99,9 @@ class SlurmSource:
         found = await self._convert(await self._client.jobs())
         vanished = [job for key, (job, _) in self._jobs.items() if key not in found and not job.status.ended]
         accounted = await self._look_up(vanished)
+        self._shards_per_gpu = {
+            text(record.name): shards for record in nodes if (shards := shards_per_gpu(text(record.gres)))
+        }
         self._update_nodes(node for record in nodes if (node := node_from(record)) is not None)
         self._update_jobs(found, accounted)
         if self._refreshed and not self._history_done:
@@ -153,7 +158,7 @@ class SlurmSource:
         if known is not None and job.status.ended:
             objects = ended_objects(known, job)
         else:
-            objects = objects_of(job, uid, self._group_uid(job))
+            objects = objects_of(job, uid, self._group_uid(job), self._shards_per_gpu)
         if objects.group is not None and objects.group.uid not in self._fleet.ownership.owners:
             self._fleet.put_owner(objects.group)
         if known is None or known.owner != objects.owner:
