@@ -124,7 +124,7 @@ class Kueue:
                 "resourceflavors,workloadpriorityclasses",
             ):
                 self.cluster.kubectl(
-                    "delete", kinds, "--all", "--all-namespaces", "--timeout=60s", timeout=90
+                    "delete", kinds, "--all", "--all-namespaces", "--timeout=240s", timeout=300
                 )
         objects = self._objects()
         last = [each for each in objects if each["kind"] not in _WEBHOOKS]
