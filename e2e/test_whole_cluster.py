@@ -282,7 +282,8 @@ def _check_pods(machine: Machine) -> None:
 
 def errors_in(log: str) -> list[str]:
     """Return the lines of a log that report an error, in the formats of gpufleet and of kube-scheduler."""
-    lines = log.splitlines()
+    # kube-scheduler logs this about --allow-metric-labels-manifest in every cluster, also if it is not set.
+    lines = [line for line in log.splitlines() if not line.endswith("The manifest file is empty, ignoring.")]
     return [line for line in lines if re.search(r'"level": ?"(error|critical)"|^E\d{4} |^Traceback', line)]
 
 
