@@ -153,7 +153,8 @@ def test_a_claim_gets_its_gpus_on_a_cluster_with_both_charts(
         _rolled_out(machine)
         observations.add("helm upgrade until all pods are ready", f"{time.monotonic() - began:.0f} s")
         _pod(machine, "again", "two")
-        assert machine.node.access(USERS, "again").opens == _running(machine, "again")
+        gpus = _running(machine, "again")
+        assert machine.node.access(USERS, "again").opens == gpus
         cluster.kubectl("delete", "pod", "again", namespace=USERS)
         cluster.wait_for("free leases", lambda: not _leases(machine), timeout=60)
         _check_pods(machine)
