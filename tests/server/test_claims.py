@@ -120,6 +120,34 @@ async def test_explain_says_why_and_what_would_help(
     assert (missing.status_code, missing.json()["code"]) == (404, 404)
 
 
+async def test_explain_counts_the_devices_of_resource_claims(server: KubeLite, stage: Stage) -> None:
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    for kind, scope in (("ResourceClaim", "Namespaced"), ("ResourceSlice", "Cluster")):
+        names = {"plural": f"{kind.lower()}s", "singular": kind.lower(), "kind": kind}
+        spec = {"group": "resource.k8s.io", "scope": scope, "names": names, "versions": [version]}
+        made = {"metadata": {"name": f"{names['plural']}.resource.k8s.io"}, "spec": spec}
+        await stage.client.write_json("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", made)
+    await stage.node("a", gpus=1)
+    device = {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-0"}}}
+    driver = {"driver": "gpu.nvidia.com", "nodeName": "a", "pool": {"name": "a"}, "devices": [device]}
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    await stage.client.write_json("POST", slices, {"metadata": {"name": "a"}, "spec": driver})
+    result = {"request": "r", "driver": "gpu.nvidia.com", "pool": "a", "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    await stage.client.write_json("POST", claims, {"metadata": {"name": "theirs"}, "status": status})
+    await stage.claim("one")
+    await stage.pod("p", "one")
+    async with watched(server) as source, api(source) as client:
+        await stage.until(lambda: len(source.resource_claims.cache) == len(source.claims.cache) == 1)
+        await stage.until(lambda: len(source.resource_slices.cache) == len(source.pods.cache) == 1)
+        await stage.until(lambda: [len(each.status.devices) for each in source.node_statuses.cache] == [1])
+        body = (await client.get("/api/claims/default/one/explain")).json()
+    assert body["data"]["waiting"] is True
+    assert body["data"]["sentence"] == "0/1 nodes fit: 1 has no free GPU"
+
+
 async def test_a_cluster_without_kubernetes_has_no_claims(client: httpx.AsyncClient) -> None:
     assert (await client.get("/api/claims?cluster=slurm")).json()["data"] == {"data": [], "total": 0}
     assert (await client.get("/api/leases?cluster=slurm")).json()["data"]["total"] == 0

@@ -173,6 +173,8 @@ class WatchedState:
         self._follow(
             source.pod_groups, ledger.gangs.put_group, lambda group: ledger.gangs.drop_group(key_of(group))
         )
+        self._follow(source.resource_slices, ledger.put_slice, ledger.drop_slice)
+        self._follow(source.resource_claims, ledger.put_resource_claim, ledger.drop_resource_claim)
         while self._backlog:
             apply, changes = self._backlog.popleft()
             for start in range(0, len(changes), STEP):
