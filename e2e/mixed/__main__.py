@@ -40,9 +40,6 @@ def main() -> int:
         finally:
             shutil.rmtree(KEPT_LOGS, ignore_errors=True)
             shutil.copytree(cluster.logs, KEPT_LOGS)
-    for line in lines:
-        mark = "      " if "ok" not in line else "ok    " if line["ok"] else "FAIL  "
-        print(f"{mark}{line['what']!s:<62} {line['observed']}", flush=True)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(lines, indent=2))
     return 0 if all(line.get("ok", True) for line in lines) else 1

@@ -56,8 +56,15 @@ def _with_kueue(
         load.stop()
         step("the load has stopped")
         gpus = dict.fromkeys((*CLAIM_NODES, *SHARED_NODES, *RESOURCE_NODES), GPUS)
-        return run_checks(system, users, load, since, gpus)
+        lines = run_checks(system, users, load, since, gpus)
+        for line in lines:
+            mark = "" if "ok" not in line else "ok   " if line["ok"] else "FAIL "
+            step(f"{mark}{line['what']}: {line['observed']}")
+        return lines
     finally:
+        # In one request: kubectl would delete hundreds of Jobs one by one.
+        jobs = "/apis/batch/v1/namespaces/mixed/jobs"
+        cluster.api.delete(jobs, {"propagationPolicy": "Background"})
         users.clean_up()
         load.clean_up(RESOURCE_NODES)
         cluster.api.delete("/api/v1/namespaces/mixed")
