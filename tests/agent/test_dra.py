@@ -1,6 +1,7 @@
 """The agent as a DRA driver: its ResourceSlices in the embedded API, and its answers to a kubelet's gRPC calls."""
 
-from collections.abc import AsyncIterator, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -184,9 +185,16 @@ async def _install(cluster: Cluster, device: Json | None = None) -> None:
 
 
 @pytest.fixture
-async def driver(cluster: Cluster, tmp_path: Path) -> Driver:
+def kubelet_root() -> Iterator[Path]:
+    """A directory with a short path: the address of a socket has at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+async def driver(cluster: Cluster, kubelet_root: Path) -> Driver:
     await _install(cluster)
-    return Driver(cluster, tmp_path)
+    return Driver(cluster, kubelet_root)
 
 
 async def test_gpus_are_published_with_what_claims_select_by(nvml_shim: NvmlShim, driver: Driver) -> None:
@@ -237,12 +245,12 @@ async def test_health_and_cordons_become_taints_and_vanish(nvml_shim: NvmlShim, 
 
 
 async def test_without_device_taints_an_unhealthy_gpu_is_left_out(
-    nvml_shim: NvmlShim, cluster: Cluster, tmp_path: Path
+    nvml_shim: NvmlShim, cluster: Cluster, kubelet_root: Path
 ) -> None:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     known = {"name": {"type": "string"}, "attributes": anything, "capacity": anything}
     await _install(cluster, {"type": "object", "properties": known})
-    driver = Driver(cluster, tmp_path)
+    driver = Driver(cluster, kubelet_root)
     async with driver.running():
         await wait_until(lambda: _has(driver, 8))
         nvml_shim.xid(3, 48)

@@ -11,11 +11,14 @@ import pytest
 
 from gpufleet.cli.commands import COMMANDS
 
+pytestmark = pytest.mark.long
+
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 MODULES = {
     "demo": ("gpufleet.demo.control_plane", "gpufleet.demo.demo_fleet", "gpufleet.server.wiring.assemble"),
     "serve": ("gpufleet.server.wiring.assemble", "gpufleet.server.http.server", "uvloop"),
     "agent": ("gpufleet.agent.process",),
+    "diag": ("gpufleet.cli.diag", "gpufleet.gpus.load_test.run", "pynvml"),
     "scheduler": ("gpufleet.scheduler.process", "uvloop"),
     "webhook": ("gpufleet.webhook.process", "gpufleet.webhook.configuration", "yaml", "uvloop"),
     "simulate": ("gpufleet.cli.simulate",),
@@ -27,8 +30,6 @@ MODULES = {
 HIDE = """
 import sys
 from importlib.machinery import PathFinder
-
-pytestmark = pytest.mark.long
 
 find_spec = PathFinder.find_spec
 PathFinder.find_spec = staticmethod(

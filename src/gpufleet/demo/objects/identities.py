@@ -13,6 +13,7 @@ from gpufleet.demo.simulation.hardware import Hardware, new_uid
 from gpufleet.demo.simulation.timeline import Run, SlotPosition
 from gpufleet.kubernetes.allocation import format_allocation
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
+from gpufleet.webhook.pod_admission import KEEP_NODE
 
 Json = dict[str, Any]
 
@@ -78,9 +79,10 @@ def template_annotations(run: Run) -> dict[str, str]:
 
 
 def pod_annotations(run: Run, pod: RunPod, hardware: Hardware) -> dict[str, str]:
-    """Return the annotations of a pod that has its GPUs, with those that the scheduler binds it with."""
+    """Return the annotations of a pod that has its GPUs, with those of the webhook and of its binding."""
     found = template_annotations(run)
     if uses_claims(run):
+        found |= KEEP_NODE
         position = pod.position
         ids = ",".join(map(str, position.gpus))
         found[ALLOCATED] = format_allocation(hardware.machines[position.node].name, position.gpus)
