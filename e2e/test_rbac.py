@@ -49,6 +49,8 @@ RARELY_USED: dict[str, dict[Right, str]] = {
     "gpufleet": {
         ("list", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",
         ("watch", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",
+        ("list", "discovery.k8s.io", "endpointslices"): "only without Prometheus (test_agent_scraping.py)",
+        ("watch", "discovery.k8s.io", "endpointslices"): "only without Prometheus (test_agent_scraping.py)",
     },
     "gpu-scheduler-webhook": {
         ("get", "gpu.scheduling", "gpuclaims"): "a claim that the watch has not delivered yet",

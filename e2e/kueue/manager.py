@@ -91,7 +91,7 @@ class Kueue:
 
     def start(self) -> None:
         """Install the chart's objects, start the manager and create a flavor."""
-        self._certificates.mkdir(parents=True)
+        self._certificates.mkdir(parents=True, exist_ok=True)
         self.cluster.create_namespace(NAMESPACE)
         self._apply()
         account = self.cluster.service_account(NAMESPACE, "kueue-controller-manager")

@@ -163,3 +163,18 @@ async def test_a_cluster_without_kueue_is_not_asked_about_it(api: Api) -> None:
         await wait_until(lambda: uid in fleet.workloads())
         assert source.kueue.reflector is None
         assert ("kueue.x-k8s.io/v1beta2", "Workload") not in source.states()
+
+
+async def test_a_workload_that_a_pod_owns_does_not_make_pods_owners(api: Api) -> None:
+    kueue = Kueue(api, "v1beta2")
+    async with watched(api) as (fleet, source):
+        await kueue.install()
+        await api.node("a")
+        await claim(api, "two", 2)
+        await kueue.job("train", "two")
+        uid = await api.pod("p", "a", 1)
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": True}
+        meta = {"name": "pod-p", "ownerReferences": [owner]}
+        await api.post(kueue.path, {"metadata": meta, "spec": {"queueName": "team-a", "podSets": []}})
+        await wait_until(lambda: uid in fleet.workloads() and fleet.workloads()[uid].queued is not None)
+        assert ("v1", "Pod") not in source._referenced

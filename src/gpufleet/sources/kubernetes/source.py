@@ -223,8 +223,11 @@ class KubernetesSource:
             self._fleet.put_owner(owner_from(change.after, resource.kind, resource.api_version))
 
     def _add_reference(self, owner: OwnerReference | None) -> None:
-        """Request discovery of a new owner kind. Nodes own their static pods and are watched already."""
-        if owner is None or owner.kind == "Node":
+        """Request discovery of a new owner kind.
+
+        Nodes own their static pods, and pods the Workloads of Kueue; both are watched already.
+        """
+        if owner is None or owner.kind in ("Node", "Pod"):
             return
         kind = (owner.api_version, owner.kind)
         if kind not in self._owners and kind not in self._referenced and len(self._referenced) < MAX_KINDS:
