@@ -214,9 +214,18 @@ class Cluster:
         return Component(name, command, self.logs / f"{name}.log", ready, self._guard, environment)
 
     def create_namespace(self, name: str) -> None:
-        """Create a namespace and wait until pods can be created in it."""
-        self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        """Create a namespace and wait until pods can be created in it; an earlier one may still be in deletion."""
+        self.wait_for(f"end of the deletion of {name}", lambda: self._created_namespace(name))
         self.wait_for(f"the service account of {name}", lambda: self._has_service_account(name))
+
+    def _created_namespace(self, name: str) -> bool:
+        try:
+            self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        except RequestFailed as error:
+            if error.status == 409 and "object is being deleted" in error.body:
+                return False
+            raise
+        return True
 
     def audit(self, since: int = 0) -> Iterator[dict[str, Any]]:
         """Read the audit log from byte `since`, oldest entries first."""
