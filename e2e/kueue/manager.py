@@ -11,6 +11,7 @@ Secret. The API server reaches its webhooks through the network of the cluster.
 
 import base64
 import json
+import shutil
 import os
 import time
 from collections.abc import Mapping
@@ -91,7 +92,8 @@ class Kueue:
 
     def start(self) -> None:
         """Install the chart's objects, start the manager and create a flavor."""
-        self._certificates.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self._certificates, ignore_errors=True)  # of an earlier manager
+        self._certificates.mkdir(parents=True)
         self.cluster.create_namespace(NAMESPACE)
         self._apply()
         account = self.cluster.service_account(NAMESPACE, "kueue-controller-manager")

@@ -296,9 +296,7 @@ FAULTS: tuple[Plant, ...] = (
 RARE: tuple[Plant, ...] = (
     deletes_leases_without_precondition,
     releases_any_stamp,
-    trusts_leases_from_before_a_change_of_the_pod,
     keeps_part_of_a_gang_on_timeout,
-    releases_what_it_only_renewed,
     binds_any_version,
     forgets_what_it_could_not_release,
 )
@@ -308,5 +306,7 @@ VERY_RARE: tuple[Plant, ...] = (
     reserves_part_of_a_gang,
     accepts_old_watch_events,
     does_not_retry_status_writes,
+    trusts_leases_from_before_a_change_of_the_pod,
+    releases_what_it_only_renewed,
 )
 """Found late, or not in every run: `GPUFLEET_EXAMPLES=500` tests these too."""

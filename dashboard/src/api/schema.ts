@@ -1170,6 +1170,18 @@ export interface components {
             gpuModelRequested: string;
             /** @default  */
             waitingReason: string;
+            /** @default null */
+            queue: components["schemas"]["WorkloadQueue"] | null;
+        };
+        /**
+         * WorkloadQueue
+         * @description A workload in a queue of Kueue.
+         */
+        WorkloadQueue: {
+            queue: string;
+            clusterQueue: string;
+            state: string;
+            reason: string;
         };
         /**
          * WorkloadDetail
@@ -1201,6 +1213,8 @@ export interface components {
             gpuModelRequested: string;
             /** @default  */
             waitingReason: string;
+            /** @default null */
+            queue: components["schemas"]["WorkloadQueue"] | null;
         };
         /**
          * WorkloadPod
@@ -1221,6 +1235,8 @@ export interface components {
             namespace: string;
             uid: string;
             children: components["schemas"]["HierarchyItem"][];
+            /** @default null */
+            queue: components["schemas"]["WorkloadQueue"] | null;
         };
         /**
          * WorkloadMetadata
@@ -3382,7 +3398,8 @@ export interface operations {
                      *             "source": "k8s",
                      *             "gpuRequested": 8,
                      *             "gpuModelRequested": "",
-                     *             "waitingReason": ""
+                     *             "waitingReason": "",
+                     *             "queue": null
                      *           }
                      *         ],
                      *         "total": 50
@@ -3475,7 +3492,8 @@ export interface operations {
                      *         "annotations": {},
                      *         "gpuRequested": 8,
                      *         "gpuModelRequested": "",
-                     *         "waitingReason": ""
+                     *         "waitingReason": "",
+                     *         "queue": null
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
