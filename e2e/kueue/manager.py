@@ -11,8 +11,8 @@ Secret. The API server reaches its webhooks through the network of the cluster.
 
 import base64
 import json
-import shutil
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
