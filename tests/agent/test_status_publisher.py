@@ -376,7 +376,7 @@ async def test_the_node_has_its_gpus_as_extended_resources(nvml_shim: NvmlShim, 
             "status": {"capacity": {"gpu.scheduling/gpu": "0"}, "allocatable": {"gpu.scheduling/gpu": "0"}}
         }
         await cluster.client.patch(NODES, "node-a", patch.merge(lost), subresource="status")
-        await wait_until(published)  # the kubelet has registered the node anew
+        await wait_until(published)  # the kubelet has registered the node again
 
 
 async def test_it_publishes_once_the_api_is_back(nvml_shim: NvmlShim, cluster: Cluster) -> None:

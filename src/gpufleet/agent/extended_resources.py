@@ -1,6 +1,6 @@
 """Publish the GPUs of this node as extended resources in the status of its Node.
 
-The kubelet keeps resources that it does not manage, but sets them to 0 when the node is registered anew. So the Node
+The kubelet keeps resources that it does not manage, but sets them to 0 when it registers the node again. So the Node
 is compared with the GPUs when they change and every few minutes. A kubelet ignores requests for a resource that its
 node does not have, so a pod is never refused because this write has not happened yet.
 """

@@ -44,7 +44,7 @@ def capacity(mig_instances: Iterable[int]) -> dict[str, int]:
     """Return what a node has, given the number of MIG instances of each GPU.
 
     Unhealthy GPUs count too: a kubelet compares this number with the requests of the pods it runs, and the
-    scheduler gives nobody an unhealthy GPU.
+    scheduler does not allocate unhealthy GPUs.
     """
     instances = list(mig_instances)
     whole = instances.count(0)

@@ -5,7 +5,7 @@ Until then:
 
 - While the pod starts, any GPU that no claim has may be its, so none of them is given to a claim. The agent names
   the GPUs soon after the kubelet has admitted the pod; it does not wait until the image is pulled.
-- A running pod whose GPUs nobody names (the agent does not read the kubelet, or does not know the device ids)
+- A running pod whose GPUs stay unknown (the agent does not read the kubelet, or does not know the device ids)
   counts by number.
 """
 
