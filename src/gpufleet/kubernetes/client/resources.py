@@ -15,6 +15,7 @@ from gpufleet.kubernetes.client.errors import Status
 from gpufleet.kubernetes.crds import GROUP, VERSION
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.kubernetes.objects import (
     EndpointSlice,
     Event,
@@ -169,6 +170,12 @@ POD_DISRUPTION_BUDGETS = Resource(
 GPU_CLAIMS = Resource(GROUP, VERSION, "gpuclaims", "GpuClaim", GpuClaim, complete=True)
 GPU_NODE_STATUSES = Resource(
     GROUP, VERSION, "gpunodestatuses", "GpuNodeStatus", GpuNodeStatus, namespaced=False, complete=True
+)
+GPU_QUEUES = Resource(GROUP, VERSION, "gpuqueues", "GpuQueue", GpuQueue, namespaced=False, complete=True)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", KubeObject, namespaced=False)
+LOCAL_QUEUES, *OLDER_LOCAL_QUEUES = (
+    Resource("kueue.x-k8s.io", version, "localqueues", "LocalQueue", KubeObject)
+    for version in ("v1beta2", "v1beta1")
 )
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", ResourceClaim)
 RESOURCE_SLICES = Resource(

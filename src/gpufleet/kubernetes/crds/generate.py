@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gpufleet.kubernetes.client.resources import GPU_CLAIMS, GPU_NODE_STATUSES, Resource
+from gpufleet.kubernetes.client.resources import GPU_CLAIMS, GPU_NODE_STATUSES, GPU_QUEUES, Resource
 from gpufleet.kubernetes.crds.schema import Schema, structural_schema
 from gpufleet.kubernetes.objects import KubeObject
 
@@ -114,10 +114,29 @@ NODE_STATUSES = Definition(
     ),
 )
 
+QUEUES = Definition(
+    GPU_QUEUES,
+    ("gq",),
+    (
+        Column("Used", "number", ".status.used", "GPUs that pods of the queue have now."),
+        Column(
+            "Guaranteed", "integer", ".spec.guaranteed.gpus", "GPUs that the queue gets when it needs them."
+        ),
+        Column("Borrowed", "number", ".status.borrowed", "GPUs in use beyond the guarantee."),
+        Column("Pending", "number", ".status.pending", "GPUs that waiting pods request."),
+        Column("Budget", "integer", ".status.budget.percent", "Used part of the budget in percent."),
+        _AGE,
+        Column("Limit", "integer", ".spec.limit.gpus", "GPUs that the queue never exceeds.", wide=True),
+        Column("Weight", "integer", ".spec.weight", "The queue's part beyond the guarantees.", wide=True),
+        Column("Parent", "string", ".spec.parent", "GpuQueue of the department.", wide=True),
+        Column("Share", "number", ".status.share", "The queue's part of the recent use.", wide=True),
+    ),
+)
+
 
 def definitions() -> list[dict[str, Any]]:
     """Return all manifests, ready to be applied."""
-    return [CLAIMS.render(), NODE_STATUSES.render()]
+    return [CLAIMS.render(), NODE_STATUSES.render(), QUEUES.render()]
 
 
 def write_definitions(folder: Path) -> list[Path]:
