@@ -1,0 +1,1 @@
+"""Arithmetic of queues: guarantees, limits, fair shares and budgets. Pure: without a clock, I/O or Kubernetes."""
