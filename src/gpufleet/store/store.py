@@ -11,6 +11,7 @@ from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.ended_workloads import EndedWorkloads
+from gpufleet.store.hours.namespace_use import NamespaceUses
 from gpufleet.store.hours.statistics import StatisticsStore
 from gpufleet.store.hours.usage import UsageSums
 from gpufleet.store.hours.usage_series import UsageSeries
@@ -51,6 +52,7 @@ class Store:
         self.workload_pages = WorkloadPages(database, self.accounted)
         self.usage = UsageSums(long_reads, self.accounted)
         self.usage_series = UsageSeries(long_reads, self.accounted)
+        self.namespace_use = NamespaceUses(long_reads, self.accounted)
         self._dsn = dsn
         self._settings = settings
 

@@ -94,6 +94,7 @@ REQUESTS: dict[str, list[str]] = {
         f"{A}/namespaces/hourly-stats?{HOURS_NOW}",
         f"{A}/namespaces/hourly-stats?{HOURS}&namespace={SECRET}",
     ],
+    f"{A}/namespaces/use": [f"{A}/namespaces/use?half_life=31000000"],
     f"{A}/labels/hourly-stats": [f"{A}/labels/hourly-stats?{HOURS_NOW}&{each}" for each in DIMENSIONS],
     f"{A}/workloads/hourly-stats": [
         f"{A}/workloads/hourly-stats?{HOURS_NOW}",

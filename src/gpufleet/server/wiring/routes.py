@@ -12,7 +12,14 @@ from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.errors import SettingsError, StoreUnavailable
 from gpufleet.fleet.changes import Change
 from gpufleet.runtime.logs import get_logger
-from gpufleet.runtime.settings import AuthSettings, MetricsSettings, Settings, StoreSettings, TrainingSettings
+from gpufleet.runtime.settings import (
+    AccountingSettings,
+    AuthSettings,
+    MetricsSettings,
+    Settings,
+    StoreSettings,
+    TrainingSettings,
+)
 from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
 from gpufleet.server.claim_view import ClaimView, WatchedState
 from gpufleet.server.dashboard import dashboard_routes
@@ -24,6 +31,7 @@ from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
+from gpufleet.server.routes.namespace_use import namespace_use_routes
 from gpufleet.server.routes.nodes import node_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
@@ -63,6 +71,12 @@ def add_routes(components: Components) -> None:
             current={each.recorder.cluster: CurrentHour(each, store) for each in components.accounts},
         ),
         *report_routes(store, clusters.default.name, currency_of=currency),
+        *namespace_use_routes(
+            store,
+            clusters.default.name,
+            {name: own[AccountingSettings].prices for name, own in components.settings.clusters.items()},
+            currency_of=currency,
+        ),
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),
