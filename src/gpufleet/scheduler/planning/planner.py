@@ -34,7 +34,7 @@ from gpufleet.scheduler.planning.queue import Entry, Queue, foreign_gates
 from gpufleet.scheduler.planning.refusals import gang_sentence, sentence, with_reserved
 from gpufleet.scheduler.planning.reserving import Reserver
 from gpufleet.scheduler.state import Hold, Ledger, request_of
-from gpufleet.scheduler.state.allocations import leased_places
+from gpufleet.scheduler.state.allocations import blocking_pods, leased_places, unblocked
 from gpufleet.scheduler.state.indexes import Key
 from gpufleet.scheduler.state.node_resources import Room, requested
 
@@ -140,7 +140,7 @@ class Planner:
             if fits.node in nodes and self._ledger.cluster.offers(fits):
                 return fits
         hold = self._usable_hold(uid, request, nodes)
-        return hold.fits if hold and self._ledger.unblocked(uid, hold.fits) else None
+        return hold.fits if hold and unblocked(self._ledger, uid, hold.fits) else None
 
     def _usable_hold(self, uid: str, request: Request, nodes: Collection[str]) -> Hold | None:
         hold = self._ledger.holds.get(uid)
@@ -275,7 +275,7 @@ class Planner:
             self._wait(entry, [pod], Waiting(request))
         elif ledger.reserved(uid):
             return
-        elif hold is not None and hold.fits.request == request and ledger.unblocked(uid, hold.fits):
+        elif hold is not None and hold.fits.request == request and unblocked(ledger, uid, hold.fits):
             # The pods that were preempted for it have left.
             self._starts(entry, [pod], {uid: hold.fits})
         else:
@@ -314,7 +314,7 @@ class Planner:
 
     def _place(self, entry: Entry, pod: Pod, request: Request, nodes: Iterable[str]) -> Verdict:
         ignored = self._reserver.ignored(entry, [pod])
-        with self._ledger.excluding(pod.metadata.uid), self._ledger.ignoring(ignored):
+        with self._ledger.excluding(pod.metadata.uid), self._ledger.reservations.ignoring(ignored):
             return self._ledger.cluster.place(request, nodes)
 
     def _place_with_room(self, entry: Entry, pod: Pod, request: Request, nodes: frozenset[str]) -> Verdict:
@@ -355,7 +355,7 @@ class Planner:
             return self._wait(entry, [pod], Waiting(why, preempting=True), victims)
         self._ledger.release_hold(uid)
         until = self._timing.monotonic() + SEARCH_S
-        with self._ledger.ignoring(self._reserver.ignored(entry, [pod])):
+        with self._ledger.reservations.ignoring(self._reserver.ignored(entry, [pod])):
             found = self._preemption.for_pod(pod, request, nodes, lambda: self._timing.monotonic() > until)
         if found is not None:
             self._queue.unreserve(entry)
@@ -374,7 +374,7 @@ class Planner:
     def _not_leaving(self, uid: str, hold: Hold) -> list[Pod]:
         """Return the pods that must leave for a hold, with their gangs, and have not been evicted yet."""
         pods: dict[str, Pod] = {}
-        for other in self._ledger.blocking_pods(uid, hold.fits):
+        for other in blocking_pods(self._ledger, uid, hold.fits):
             pod = self._ledger.pods.get(other)
             if pod is not None and not pod.finished:
                 gang = self._ledger.gangs.of(pod)
@@ -421,7 +421,7 @@ class Planner:
                 return
         for size in sorted({len(members.waiting), members.least}, reverse=True):
             pods = members.waiting[:size]
-            with self._ledger.ignoring(self._reserver.ignored(entry, pods)):
+            with self._ledger.reservations.ignoring(self._reserver.ignored(entry, pods)):
                 found = place_members(self._ledger, pods, requests[:size], nodes[:size], level)
             if isinstance(found, GangFits):
                 places = dict(zip((pod.metadata.uid for pod in pods), found.members, strict=True))
@@ -494,7 +494,7 @@ class Planner:
             return True
         known, search = self._searches.pop(entry.key, ((), None))
         try:
-            with self._ledger.ignoring(self._reserver.ignored(entry, pods)):
+            with self._ledger.reservations.ignoring(self._reserver.ignored(entry, pods)):
                 if search is None or known != tuple(pods):
                     cluster = without_holds(self._ledger, pods)
                     search = self._preemption.for_gang(pods, requests, nodes, cluster, self._out_of_time)

@@ -20,8 +20,9 @@ from gpufleet.placement.request import WHOLE
 from gpufleet.placement.victims import least_harmful
 from gpufleet.scheduler.planning.queue import priority_of
 from gpufleet.scheduler.state import Hold, Ledger
+from gpufleet.scheduler.state.allocations import blocking_pods
 from gpufleet.scheduler.state.gang_identity import Gang
-from gpufleet.scheduler.state.ledger import holder_key, uid_of
+from gpufleet.scheduler.state.holders import holder_key, uid_of
 from gpufleet.scheduler.state.node_resources import Room
 from gpufleet.scheduler.state.run_times import grace_left, lost_work
 
@@ -143,7 +144,7 @@ class Preemption:
         hold = self._ledger.holds.get(uid)
         if hold is None:
             return False
-        others = (self._ledger.pods.get(other) for other in self._ledger.blocking_pods(uid, hold.fits))
+        others = (self._ledger.pods.get(other) for other in blocking_pods(self._ledger, uid, hold.fits))
         return all(pod is None or pod.finished or pod.metadata.deletion_timestamp for pod in others)
 
     def hold(self, pods: Sequence[Pod], found: Nomination, gang: str) -> None:

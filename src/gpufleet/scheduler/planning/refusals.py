@@ -38,7 +38,7 @@ def with_reserved(ledger: Ledger, verdict: Refused) -> Refused:
     """Return the refusal with the nodes that would fit if nothing were reserved for other units."""
     if not ledger.reservations:
         return verdict
-    with ledger.ignoring(ledger.reservations):
+    with ledger.reservations.ignoring(ledger.reservations):
         fit = set(ledger.cluster.feasible(verdict.request))
     if fit.isdisjoint(verdict.names):
         return verdict
