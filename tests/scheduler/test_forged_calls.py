@@ -23,7 +23,7 @@ async def body_of(stage: Stage, pod: Pod, *nodes: str, **spec: Any) -> dict[str,
 
 async def check_nothing_changed(stage: Stage, *running: Pod) -> None:
     """Check that nothing is held for a pod, and that no pod was evicted or bound."""
-    await stage.until(lambda: not stage.scheduler._tasks)
+    await stage.until(lambda: not stage.scheduler.tasks)
     assert stage.scheduler.ledger.holds == {}
     for pod in running:
         assert (await stage.read(pod)).metadata.deletion_timestamp is None

@@ -316,3 +316,15 @@ def _leading(victim: Victim | None, holder: str) -> Victim | None:
 def _terminating(node: str, uids: Iterable[str]) -> list[Victim]:
     """Return kube-scheduler's own victims, which terminate anyway."""
     return [Victim(holder_key(uid, node), _TERMINATING) for uid in uids]
+
+
+def not_evicted(ledger: Ledger, uid: str, hold: Hold) -> list[Pod]:
+    """Return the pods that must leave for a hold, with their gangs, and have not been evicted yet."""
+    pods: dict[str, Pod] = {}
+    for other in blocking_pods(ledger, uid, hold.fits):
+        pod = ledger.pods.get(other)
+        if pod is not None and not pod.finished:
+            gang = ledger.gangs.of(pod)
+            members = ledger.gangs.members(gang) if gang is not None else [pod]
+            pods.update((member.metadata.uid, member) for member in members if member.spec.node_name)
+    return [pod for pod in pods.values() if pod.metadata.deletion_timestamp is None]
