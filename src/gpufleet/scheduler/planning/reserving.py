@@ -13,7 +13,8 @@ from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits, Request, earliest
 from gpufleet.scheduler.planning.plan import Reservation
 from gpufleet.scheduler.planning.queue import Entry, Queue
-from gpufleet.scheduler.state.ledger import Ledger, uid_of, unit_of
+from gpufleet.scheduler.state.holders import uid_of, unit_of
+from gpufleet.scheduler.state.ledger import Ledger
 from gpufleet.scheduler.state.node_resources import Room
 from gpufleet.scheduler.state.run_times import declared_end, expected_end, max_runtime
 
@@ -70,7 +71,7 @@ class Reserver:
             return ()
         behind = [other for other in reserving if other.order > entry.order]
         room = _DrainedRoom(self._ledger, pods)
-        with self._ledger.ignoring([entry.key, *(other.key for other in behind)]):
+        with self._ledger.reservations.ignoring([entry.key, *(other.key for other in behind)]):
             found = earliest(self._ledger.cluster, requests, nodes, self._end_of, room)
         if found is None or (known is not None and (found.ready_at - now) * 2 > remaining):
             places = known.places if known is not None else ()
@@ -82,7 +83,7 @@ class Reserver:
             return ()
         if known is None or known.places != places:
             self._drop(behind, places)
-        self._ledger.reserve(entry.key, places)
+        self._ledger.reservations.put(entry.key, places)
         needed_at, runtime = self._needed_at(entry, places), _runtime(pods)
         free_at = None if needed_at is None or runtime is None else needed_at + runtime
         entry.reservation = Reservation(places, now, needed_at, free_at)
