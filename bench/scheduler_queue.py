@@ -71,7 +71,7 @@ class IdleApi:
 
     async def remove_gate(self, pod: Pod, gate: str) -> None: ...
 
-    async def evict(self, namespace: str, pod: str, uid: str) -> None: ...
+    async def evict(self, namespace: str, pod: str, uid: str, grace: float | None = None) -> None: ...
 
     async def read_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
         return None
@@ -84,6 +84,8 @@ class IdleApi:
 
     async def annotate_pod(self, pod: Pod, annotations: Mapping[str, str]) -> Pod | None:
         return None
+
+    async def write_queue_status(self, queue: str, status: Mapping[str, Any]) -> None: ...
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None: ...
 

@@ -71,6 +71,10 @@ class ContainersUnavailable(Unavailable):
     """The container engine (Docker, Podman) fails or does not answer."""
 
 
+class UseUnavailable(Unavailable):
+    """The server does not return the use of namespaces."""
+
+
 class IdentityProviderUnavailable(Unavailable):
     """The OpenID Connect provider does not answer, or its answer is not valid."""
 

@@ -36,6 +36,7 @@ class Unit:
     size: int = 1
     declared: int | None = None
     """The run time that its pods declare."""
+    namespace: str = "ns"
 
     @property
     def longest(self) -> int:
@@ -97,15 +98,15 @@ class Simulation:
         """Create the objects of a unit; a pod asks for a place at once."""
         number = len(self.units)
         self.units.append(unit)
-        name = f"u{number:03d}"
+        name, namespace = f"u{number:05d}", unit.namespace
         gang = name if unit.size > 1 else ""
         claim = GpuClaim(
-            metadata=ObjectMeta(name=name, namespace="ns"),
+            metadata=ObjectMeta(name=name, namespace=namespace),
             spec=ClaimSpec(ClaimDevices(count=unit.gpus), gang_ref=gang),
         )
         self.scheduler.watch_events.on_claims([self._new(claim)])
         if gang:
-            group = PodGroup(ObjectMeta(name=gang, namespace="ns"), PodGroupSpec(unit.size, 60))
+            group = PodGroup(ObjectMeta(name=gang, namespace=namespace), PodGroupSpec(unit.size, 60))
             self.scheduler.watch_events.on_groups([self._new(group)])
         # Many units may arrive in one second; their names keep the order within it.
         created = START + timedelta(seconds=self.now)
@@ -113,7 +114,7 @@ class Simulation:
         for member in range(unit.size):
             meta = ObjectMeta(
                 name=f"{name}-{member}",
-                namespace="ns",
+                namespace=namespace,
                 annotations={CLAIM: name},
                 creation_timestamp=created,
             )
@@ -137,12 +138,12 @@ class Simulation:
 
     def _bind(self, pod: Pod, fits: Fits) -> None:
         meta = pod.metadata
-        number = int(meta.name[1:4])
+        number = number_of(pod)
         self.started[number] = self.now
         self.ends[meta.uid] = self.now + self.units[number].runtime
         for gpu in fits.gpus:
             assert not self.scheduler.ledger.leases.get(f"gpu-{fits.node}-{gpu}"), "two pods share a GPU"
-            holder = LeaseHolder("ns", meta.name, "", fits.request.milli_per_gpu, stamp="s")
+            holder = LeaseHolder(meta.namespace, meta.name, "", fits.request.milli_per_gpu, stamp="s")
             lease = new_lease("gpufleet", fits.node, gpu, {meta.uid: holder}, "", START)
             self.scheduler.watch_events.on_leases([self._new(lease)])
         spec = structs.replace(pod.spec, node_name=fits.node)
@@ -169,3 +170,8 @@ class Simulation:
         return structs.replace(
             item, metadata=structs.replace(item.metadata, resource_version=str(self._version))
         )
+
+
+def number_of(pod: Pod) -> int:
+    """Return the number of the unit that a pod belongs to."""
+    return int(pod.metadata.name[1:6])

@@ -329,7 +329,7 @@ class ModelApi:
         found: Pod | None = await self._call(f"open gate of {pod.metadata.name}", act)
         return found
 
-    async def evict(self, namespace: str, pod: str, uid: str) -> None:
+    async def evict(self, namespace: str, pod: str, uid: str, grace: float | None = None) -> None:
         def act() -> None:
             known = self._world.pod(pod, namespace)
             if known is not None and known.metadata.uid == uid:
@@ -386,6 +386,9 @@ class ModelApi:
 
         found: Pod | None = await self._call(f"annotate {pod.metadata.name}", act)
         return found
+
+    async def write_queue_status(self, queue: str, status: Mapping[str, Any]) -> None:
+        """There are no GpuQueues in this world."""
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
         def act() -> None:

@@ -51,8 +51,8 @@ class SchedulerApi(Protocol):
         Return the pod if this was its first change since `pod` was read, otherwise None.
         """
 
-    async def evict(self, namespace: str, pod: str, uid: str) -> None:
-        """Evict a pod gracefully."""
+    async def evict(self, namespace: str, pod: str, uid: str, grace: float | None = None) -> None:
+        """Evict a pod gracefully; with `grace`, it has at most so many seconds to terminate."""
 
     async def read_claim(self, claim: ResourceClaim) -> ResourceClaim | None:
         """Return the current state of a ResourceClaim; None if it no longer exists."""
@@ -68,6 +68,9 @@ class SchedulerApi(Protocol):
 
     async def write_status(self, namespace: str, claim: str, status: Mapping[str, Any]) -> None:
         """Replace the status of a claim."""
+
+    async def write_queue_status(self, queue: str, status: Mapping[str, Any]) -> None:
+        """Replace the status of a GpuQueue."""
 
     async def record_event(
         self, regarding: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]

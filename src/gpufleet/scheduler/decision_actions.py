@@ -14,6 +14,7 @@ from gpufleet.scheduler.nudger import Nudger
 from gpufleet.scheduler.planning.decisions import Decisions
 from gpufleet.scheduler.planning.gangs import Gangs
 from gpufleet.scheduler.planning.plan import Waiting
+from gpufleet.scheduler.state.run_times import DEFAULT_GRACE
 
 _log = get_logger("scheduler")
 
@@ -33,6 +34,7 @@ class DecisionActions:
         allocator: ClaimAllocator,
         nudger: Nudger,
         tasks: BackgroundTasks,
+        reclaim_grace: float,
     ) -> None:
         self._api = api
         self._decisions = decisions
@@ -41,6 +43,7 @@ class DecisionActions:
         self._allocator = allocator
         self._nudger = nudger
         self._tasks = tasks
+        self._reclaim_grace = reclaim_grace
 
     def act(self) -> None:
         """Act on the planner's new decisions; reports of more than a few wait for the next call."""
@@ -53,7 +56,11 @@ class DecisionActions:
             if isinstance(each.decision, Waiting):
                 for pod in each.pods:
                     self._statuses.record_event(pod, "GpusUnavailable", each.decision.reason, "Warning")
-                self._evict(each.victims, each.name)
+                if each.reclaims:
+                    note = f"Reclaimed for {each.name}: these GPUs are guaranteed to queue {each.reclaims}"
+                    self.evict(each.victims, note, self._reclaim_grace)
+                else:
+                    self.evict(each.victims, f"Preempted by {each.name}, which has a higher priority")
             elif each.gang is not None:
                 self._gangs.placed(each.gang, each.pods, each.decision)
             else:
@@ -63,10 +70,14 @@ class DecisionActions:
                     else:
                         self._nudger.add(pod)
 
-    def _evict(self, victims: Sequence[Pod], by: str) -> None:
+    def evict(self, victims: Sequence[Pod], note: str, longest: float | None = None) -> None:
+        """Evict pods; with `longest`, they have at most so many seconds to terminate."""
         for victim in victims:
             meta = victim.metadata
-            _log.info("preempting", phase="PostFilter", victim=f"{meta.namespace}/{meta.name}", by=by)
-            note = f"Preempted by {by}, which has a higher priority"
+            _log.info("preempting", phase="PostFilter", victim=f"{meta.namespace}/{meta.name}", note=note)
             self._statuses.record_event(victim, "Preempted", note, "Warning")
-            self._tasks.start(self._api.evict(meta.namespace, meta.name, meta.uid))
+            own = victim.spec.termination_grace_period_seconds
+            if longest is None or (DEFAULT_GRACE if own is None else own) <= longest:
+                self._tasks.start(self._api.evict(meta.namespace, meta.name, meta.uid))
+            else:
+                self._tasks.start(self._api.evict(meta.namespace, meta.name, meta.uid, longest))

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-from gpufleet.kubernetes import GPU_CLAIMS, LEASES, PODS, RESOURCE_CLAIMS, EventRecorder, KubeClient
+from gpufleet.kubernetes import (
+    GPU_CLAIMS,
+    GPU_QUEUES,
+    LEASES,
+    PODS,
+    RESOURCE_CLAIMS,
+    EventRecorder,
+    KubeClient,
+)
 from gpufleet.kubernetes.annotations import NUDGE
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import Conflict, Invalid, ObjectNotFound
@@ -93,13 +101,16 @@ class KubernetesApi:
             await self._client.patch(PODS, meta.name, patch.json(steps), meta.namespace)
         return None
 
-    async def evict(self, namespace: str, pod: str, uid: str) -> None:
+    async def evict(self, namespace: str, pod: str, uid: str, grace: float | None = None) -> None:
         """Evict the pod with the eviction API, which respects disruption budgets."""
+        options: dict[str, Any] = {"preconditions": {"uid": uid}}
+        if grace is not None:
+            options["gracePeriodSeconds"] = int(grace)
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}},
+            "deleteOptions": options,
         }
         try:
             await self._client.write_json("POST", PODS.path(namespace, pod, "eviction"), body)
@@ -158,6 +169,11 @@ class KubernetesApi:
             )
         except ObjectNotFound:
             return
+
+    async def write_queue_status(self, queue: str, status: Mapping[str, Any]) -> None:
+        """Patch the status of a GpuQueue; ignore a deleted one."""
+        with suppress(ObjectNotFound):
+            await self._client.patch(GPU_QUEUES, queue, patch.merge({"status": status}), subresource="status")
 
     async def record_event(
         self, regarding: ObjectReference, reason: str, note: str, type: Literal["Normal", "Warning"]

@@ -68,6 +68,30 @@ class SchedulerMetrics:
             "GPUs that two holders have, such as claims of gpufleet and ResourceClaims of others.",
             registry=self.registry,
         )
+        self.queue_gpus = Gauge(
+            f"{prefix}_queue_gpus",
+            "GPUs of each GpuQueue: used, guaranteed (used inside the guarantee), borrowed, pending.",
+            ["queue", "kind"],
+            registry=self.registry,
+        )
+        self.queue_share = Gauge(
+            f"{prefix}_queue_share_ratio",
+            "Part of each GpuQueue in the recent use of all, from 0 to 1.",
+            ["queue"],
+            registry=self.registry,
+        )
+        self.queue_budget = Gauge(
+            f"{prefix}_queue_budget_used_ratio",
+            "Used part of the budget of each GpuQueue that has one.",
+            ["queue"],
+            registry=self.registry,
+        )
+        self.use_age = Gauge(
+            f"{prefix}_use_age_seconds",
+            "Time since the use of namespaces was read from the server; NaN before the first reading.",
+            registry=self.registry,
+        )
+        self.use_age.set(float("nan"))
         self.fragmentation = Gauge(
             f"{prefix}_fragmentation_percent",
             "Share of the free GPUs that the current demand can't use.",

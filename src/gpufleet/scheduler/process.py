@@ -18,9 +18,13 @@ from gpufleet.errors import KubernetesUnavailable, SettingsError
 from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
+    GPU_QUEUES,
     LEASES,
+    LOCAL_QUEUES,
+    NAMESPACES,
     NATIVE_POD_GROUPS,
     NODES,
+    OLDER_LOCAL_QUEUES,
     OLDER_NATIVE_POD_GROUPS,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
@@ -94,6 +98,9 @@ class Replica:
             client, NATIVE_POD_GROUPS, optional=True, older=OLDER_NATIVE_POD_GROUPS
         )
         self._budgets = Reflector(client, POD_DISRUPTION_BUDGETS, optional=True)
+        self._queues = Reflector(client, GPU_QUEUES, optional=True)
+        self._namespaces = Reflector(client, NAMESPACES, optional=True)
+        self._local_queues = Reflector(client, LOCAL_QUEUES, optional=True, older=OLDER_LOCAL_QUEUES)
         self._pods = Reflector(client, WATCHED_PODS)
         self._slices = Reflector(client, RESOURCE_SLICES)
         self._resource_claims = Reflector(client, RESOURCE_CLAIMS)
@@ -123,6 +130,9 @@ class Replica:
         self._native_groups.subscribe(scheduler.watch_events.on_groups)
         self._budgets.subscribe(scheduler.watch_events.on_budgets)
         self._pods.subscribe(scheduler.watch_events.on_pods)
+        self._namespaces.subscribe(scheduler.queue_events.on_namespaces)
+        self._local_queues.subscribe(scheduler.queue_events.on_local_queues)
+        self._queues.subscribe(scheduler.queue_events.on_queues)
         self._claims.subscribe(self.delivery.on_claims)
         self._pods.subscribe(self.delivery.on_pods)
 
@@ -155,11 +165,16 @@ class Replica:
                 "or this process may not read them"
             )
         async with asyncio.TaskGroup() as group:
-            optional = (self._groups, self._native_groups, self._budgets)
+            of_queues = (self._namespaces, self._local_queues, self._queues)
+            optional = (self._groups, self._native_groups, self._budgets, *of_queues)
             for reflector in (*self._required, *optional):
                 group.create_task(reflector.run())
             for reflector in self._required:
                 await reflector.synced()
+            for each in of_queues:
+                # Limits apply from the start, if the server has the kinds and this process may read them.
+                while not (each.state.synced or each.state.error):
+                    await self._client.timing.sleep(0.05)
             self.scheduler.ledger.pods_listed()
             if self._freeze:
                 gc.collect()

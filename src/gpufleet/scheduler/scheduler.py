@@ -33,7 +33,12 @@ from gpufleet.scheduler.planning.gangs import Gangs
 from gpufleet.scheduler.planning.planner import Planner
 from gpufleet.scheduler.planning.preemption import Preemption
 from gpufleet.scheduler.planning.queue import Queue
+from gpufleet.scheduler.planning.reclaim import EvictablePods
 from gpufleet.scheduler.planning.reserving import Reserver
+from gpufleet.scheduler.queues.gpu_queues import GpuQueues
+from gpufleet.scheduler.queues.queue_control import QueueControl
+from gpufleet.scheduler.queues.queue_events import QueueEvents
+from gpufleet.scheduler.queues.use_reader import UseReader
 from gpufleet.scheduler.state import Ledger, valid_request
 from gpufleet.scheduler.watch_events import WatchEvents
 
@@ -77,7 +82,9 @@ class Scheduler:
         self._decisions = Decisions(timing)
         self.dirty = DirtyPods(ledger)
         self.nudger = Nudger(api, timing)
-        self.queue = Queue(ledger, timing)
+        self.gpu_queues = GpuQueues(ledger, timing, settings.share_half_life)
+        self.queue_events = QueueEvents(self.gpu_queues)
+        self.queue = Queue(ledger, timing, self.gpu_queues)
         gang_plans = GangPlans()
         self.lease_writer = LeaseWriter(api, ledger, namespace, timing, new_stamp)
         self.binder = Binder(
@@ -94,13 +101,15 @@ class Scheduler:
             settings.grace,
             timing,
         )
-        self.preemption = Preemption(ledger, timing, settings.hold, enabled=settings.preempt)
+        evictable = EvictablePods(ledger, self.gpu_queues, settings.reclaim_grace)
+        self.preemption = Preemption(ledger, timing, settings.hold, evictable, enabled=settings.preempt)
         self.planner = Planner(
             ledger,
             self.queue,
             self.preemption,
             Reserver(ledger, self.queue, timing, settings.reservations),
             gang_plans,
+            self.gpu_queues,
             self._decisions,
             timing,
             scheduler_name=settings.name,
@@ -140,7 +149,25 @@ class Scheduler:
         self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self._is_binding, timing)
         self.overlaps = Overlaps(ledger, self.statuses, self.metrics)
         self._actions = DecisionActions(
-            api, self._decisions, self.statuses, self.gangs, self.allocator, self.nudger, self.tasks
+            api,
+            self._decisions,
+            self.statuses,
+            self.gangs,
+            self.allocator,
+            self.nudger,
+            self.tasks,
+            settings.reclaim_grace,
+        )
+        self.use_reader = UseReader(self.gpu_queues, settings, timing)
+        self.queue_control = QueueControl(
+            api,
+            self.gpu_queues,
+            self.metrics,
+            timing,
+            waiting=lambda: ((entry.pod.metadata.namespace, entry.milli) for entry in self.queue),
+            problem=lambda: self.use_reader.problem,
+            evict=self._actions.evict,
+            grace=settings.reclaim_grace,
         )
         self.watch_events = WatchEvents(
             ledger,
@@ -224,6 +251,8 @@ class Scheduler:
             group.create_task(self.mirror.run())
             group.create_task(self._plan())
             group.create_task(self._update_demand())
+            group.create_task(self.use_reader.run())
+            group.create_task(self.queue_control.run())
 
     async def _plan(self) -> None:
         while True:

@@ -236,8 +236,11 @@ class QueueStatus(Fields, frozen=True):
         ),
     ] = ()
     budget: Annotated[BudgetStatus | None, Meta(description="How much of the budget is used.")] = None
-    use_read_at: Annotated[
-        datetime | None, Meta(description="When the use was last read from the server's accounting.")
+    accounted_until: Annotated[
+        datetime | None,
+        Meta(
+            description="Until when the use comes from the server's accounting; from then on the scheduler counts."
+        ),
     ] = None
     conditions: Annotated[
         tuple[QueueCondition, ...],

@@ -10,6 +10,7 @@ from gpufleet.scheduler.planning.preemption import Preemption, not_evicted
 from gpufleet.scheduler.planning.queue import Entry, Queue
 from gpufleet.scheduler.planning.refusals import reserved_suffix, sentence, with_reserved
 from gpufleet.scheduler.planning.reserving import Reserver
+from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.state import Ledger
 
 SEARCH_S = 0.02
@@ -25,6 +26,7 @@ class BlockedPods:
         queue: Queue,
         preemption: Preemption,
         reserver: Reserver,
+        gpu_queues: GpuQueues,
         placement: PodPlacement,
         decisions: Decisions,
         timing: Timing,
@@ -33,6 +35,7 @@ class BlockedPods:
         self._queue = queue
         self._preemption = preemption
         self._reserver = reserver
+        self._gpu_queues = gpu_queues
         self._placement = placement
         self._decisions = decisions
         self._timing = timing
@@ -55,13 +58,13 @@ class BlockedPods:
             found = self._preemption.for_pod(pod, request, nodes, lambda: self._timing.monotonic() > until)
         if found is not None:
             self._queue.unreserve(entry)
+            entry.reclaims = found.reclaims
             self._preemption.hold([pod], found, "")
             return self._decisions.wait(entry, [pod], _preempting(found.places[0].node), found.evict)
         reserved = self._reserver.reserve(entry, [pod], [request], [self._placement.nodes_of(entry, pod)])
         refused, reason = self._explain(pod, verdict)
-        return self._decisions.wait(
-            entry, [pod], Waiting(reason + reserved_suffix(reserved), refused, reserved)
-        )
+        reason += self._gpu_queues.note(pod) + reserved_suffix(reserved)
+        return self._decisions.wait(entry, [pod], Waiting(reason, refused, reserved))
 
     def _explain(self, pod: Pod, verdict: Refused) -> tuple[Refused, str]:
         if self._explained_at != self._ledger.freed:

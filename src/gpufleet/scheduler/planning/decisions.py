@@ -44,6 +44,7 @@ class Decisions:
         )
         if victims or new or (before != why and now - entry.told_at >= TELL_S):
             entry.told_at = now
-            self.pending.append(Decided(entry.name, tuple(pods), why, tuple(victims), entry.gang))
+            reclaims = entry.reclaims if victims else ""
+            self.pending.append(Decided(entry.name, tuple(pods), why, tuple(victims), entry.gang, reclaims))
         entry.decision = why
         return why

@@ -27,6 +27,7 @@ from gpufleet.scheduler.planning.refusals import gang_sentence, reserved_suffix
 from gpufleet.scheduler.planning.requests import PodRequests
 from gpufleet.scheduler.planning.reserving import Reserver
 from gpufleet.scheduler.planning.time_limit import TimeLimit
+from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.state import Hold, Ledger
 
 _MOST_GROUPS = 8
@@ -51,6 +52,7 @@ class GangPlacement:
         queue: Queue,
         preemption: Preemption,
         reserver: Reserver,
+        gpu_queues: GpuQueues,
         placement: PodPlacement,
         requests: PodRequests,
         decisions: Decisions,
@@ -65,6 +67,7 @@ class GangPlacement:
         self._queue = queue
         self._preemption = preemption
         self._reserver = reserver
+        self._gpu_queues = gpu_queues
         self._placement = placement
         self._requests = requests
         self._decisions = decisions
@@ -93,12 +96,16 @@ class GangPlacement:
         requests = [self._requests.of(pod) for pod in members.waiting]
         level = level_of(self._ledger.claim_of(entry.pod), self._levels)
         problem = members.problem or next((each for each in (*requests, level) if isinstance(each, str)), "")
+        asked = [each for each in requests if isinstance(each, Request)]
+        if not problem:
+            # More members than needed may wait for the limit; those that are needed start without them.
+            least = max(members.least, 1)
+            problem = self._gpu_queues.refusal(members.waiting[:least], asked[:least])
         if problem:
             self._release_holds(members.waiting)
             self._queue.unreserve(entry)
             self._decisions.wait(entry, members.waiting, Waiting(problem))
             return None
-        asked = [each for each in requests if isinstance(each, Request)]
         return self._place(entry, members, asked, level if isinstance(level, Level) else None)
 
     def hold(self, entry: Entry, start: GangStart) -> None:
@@ -124,6 +131,8 @@ class GangPlacement:
                 return None
         for size in sorted({len(members.waiting), members.least}, reverse=True):
             pods = members.waiting[:size]
+            if size > members.least and self._gpu_queues.refusal(pods, requests[:size]):
+                continue
             with self._ledger.reservations.ignoring(self._reserver.ignored(entry, pods)):
                 found = place_members(self._ledger, pods, requests[:size], nodes[:size], level)
             if isinstance(found, GangFits):
@@ -169,7 +178,8 @@ class GangPlacement:
             self._release_holds(members.waiting)
             tries = (self._reserver.reserve(entry, pods, requests, group) for group in groups)
             reserved = next(filter(None, tries), ())
-            reason = self._sentences.pop(entry.key, "") + reserved_suffix(reserved)
+            note = self._gpu_queues.note(pods[0])
+            reason = self._sentences.pop(entry.key, "") + note + reserved_suffix(reserved)
             self._decisions.wait(entry, members.waiting, Waiting(reason, reserved=reserved))
 
     def _preempts_for_gang(
@@ -204,6 +214,7 @@ class GangPlacement:
         if found is None:
             return False
         self._queue.unreserve(entry)
+        entry.reclaims = found.reclaims
         self._preemption.hold(pods, found, entry.gang.name)
         self._decisions.wait(entry, pods, Waiting(why, preempting=True), found.evict)
         return True

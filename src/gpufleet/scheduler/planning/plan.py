@@ -47,6 +47,8 @@ class Decided:
     decision: Decision
     victims: tuple[Pod, ...] = ()
     gang: Gang | None = None
+    reclaims: str = ""
+    """The GpuQueue for whose guarantee the victims leave; empty if they have a lower priority."""
 
 
 @dataclass(frozen=True)

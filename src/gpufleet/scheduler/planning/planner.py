@@ -28,13 +28,15 @@ from gpufleet.scheduler.planning.refusals import sentence
 from gpufleet.scheduler.planning.requests import PodRequests
 from gpufleet.scheduler.planning.reserving import Reserver
 from gpufleet.scheduler.planning.time_limit import TimeLimit
+from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.state import Hold, Ledger
 from gpufleet.scheduler.state.allocations import unblocked
 
 CATCH_UP_S = 0.004
 """Seconds that a filter call spends on the units ahead of its pod."""
 
-_FIRST = (-(2**63), "", "", "")
+_FIRST = (-1, 0.0, 0, "", "", "")
+"""Before every unit."""
 _BEING_PLANNED = "pods ahead of it in the queue are being planned"
 
 
@@ -48,6 +50,7 @@ class Planner:
         preemption: Preemption,
         reserver: Reserver,
         gang_plans: GangPlans,
+        gpu_queues: GpuQueues,
         decisions: Decisions,
         timing: Timing,
         *,
@@ -58,6 +61,7 @@ class Planner:
         self._ledger = ledger
         self._queue = queue
         self._reserver = reserver
+        self._gpu_queues = gpu_queues
         self._decisions = decisions
         self._timing = timing
         self._hold_s = hold_s
@@ -66,12 +70,15 @@ class Planner:
         self._limit = TimeLimit(timing)
         self._requests = PodRequests(ledger)
         self._placement = PodPlacement(ledger, reserver)
-        self._blocked = BlockedPods(ledger, queue, preemption, reserver, self._placement, decisions, timing)
+        self._blocked = BlockedPods(
+            ledger, queue, preemption, reserver, gpu_queues, self._placement, decisions, timing
+        )
         self._gangs = GangPlacement(
             ledger,
             queue,
             preemption,
             reserver,
+            gpu_queues,
             self._placement,
             self._requests,
             decisions,
@@ -97,6 +104,8 @@ class Planner:
         if isinstance(request, str):
             return self._decisions.wait(entry, [pod], Waiting(request))
         verdict: Verdict | None = self._placement.current(uid, request, candidates)
+        if verdict is None and (refusal := self._gpu_queues.refusal([pod], [request])):
+            return self._refuse(entry, pod, refusal)
         if verdict is None:
             verdict = self._placement.place(entry, pod, request, candidates)
             if isinstance(verdict, Fits) and self._due_ahead(entry):
@@ -137,6 +146,9 @@ class Planner:
     def advance(self, seconds: float) -> bool:
         """Plan units that are due, in order, for so long; return whether none is left."""
         self._limit.start(seconds)
+        if self._gpu_queues.rank_due():
+            self._queue.rank()
+            self._cursor = _FIRST
         for entry in list(self._queue):
             if entry.order >= self._cursor and self._plan_if_due(entry):
                 self._cursor = max(self._cursor, entry.order)
@@ -179,6 +191,13 @@ class Planner:
         self._reserver.yielded(entry, list(places.values()))
         self._decisions.place(entry, pods, Placed(places))
         return True
+
+    def _refuse(self, entry: Entry, pod: Pod, reason: str) -> Waiting:
+        """Let a pod wait whose GpuQueue may not have more GPUs; nothing is kept for it."""
+        entry.planned = self._ledger.freed
+        self._ledger.release_hold(pod.metadata.uid)
+        self._queue.unreserve(entry)
+        return self._decisions.wait(entry, [pod], Waiting(reason))
 
     def is_foreign(self, pod: Pod) -> bool:
         """Return whether pod and claim both name another scheduler: then it also writes the claim's status."""
@@ -232,6 +251,8 @@ class Planner:
         elif hold is not None and hold.fits.request == request and unblocked(ledger, uid, hold.fits):
             # The pods that were preempted for it have left.
             self._starts(entry, [pod], {uid: hold.fits})
+        elif refusal := self._gpu_queues.refusal([pod], [request]):
+            self._refuse(entry, pod, refusal)
         else:
             nodes = self._placement.nodes_of(entry, pod)
             verdict = self._placement.place_with_room(entry, pod, request, nodes)

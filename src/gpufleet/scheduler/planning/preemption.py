@@ -1,4 +1,4 @@
-"""Preempt pods of lower priority for their GPUs.
+"""Preempt pods of lower priority, or on borrowed GPUs, for their GPUs.
 
 The extender's preempt verb takes part in kube-scheduler's own preemption. kube-scheduler calls it
 only for nodes where pods must leave for a reason that it knows (CPU, memory, ports). Where only
@@ -6,6 +6,9 @@ GPUs are missing, it finds no victims and never calls. So a unit that does not f
 preemption here: the least harmful victims are evicted, and their GPUs are held for the unit until
 they have had their grace period. The members of a gang are evicted all together or not at all. Pods
 that a disruption budget protects now are no victims, because the API would refuse to evict them.
+
+With GpuQueues, priority counts within a queue only. A unit inside the guarantee of its queue also reclaims GPUs that
+others have borrowed, from the youngest units first (`reclaim.py`).
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +21,7 @@ from gpufleet.placement import Eviction, Fits, Inventory, Request, Victim, evict
 from gpufleet.placement.gang import order_of
 from gpufleet.placement.request import WHOLE
 from gpufleet.placement.victims import least_harmful
-from gpufleet.scheduler.planning.queue import priority_of
+from gpufleet.scheduler.planning.reclaim import EvictablePods, Targets
 from gpufleet.scheduler.state import Hold, Ledger
 from gpufleet.scheduler.state.allocations import blocking_pods
 from gpufleet.scheduler.state.gang_identity import Gang
@@ -47,14 +50,19 @@ class Nomination:
     evict: tuple[Pod, ...]
     seconds: float
     """How long the victims may take to terminate."""
+    reclaims: str = ""
+    """The GpuQueue whose guarantee is reclaimed, if that is the reason."""
 
 
 class Preemption:
     """Finds victims among the pods with leases."""
 
-    def __init__(self, ledger: Ledger, timing: Timing, hold_s: float, *, enabled: bool = True) -> None:
+    def __init__(
+        self, ledger: Ledger, timing: Timing, hold_s: float, evictable: EvictablePods, *, enabled: bool = True
+    ) -> None:
         self._ledger = ledger
         self._timing = timing
+        self._evictable = evictable
         self._hold_s = hold_s
         self._enabled = enabled
         self._in_vain: dict[object, tuple[int, float]] = {}
@@ -69,7 +77,8 @@ class Preemption:
         found: dict[str, list[str]] = {}
         for node, uids in proposed.items():
             theirs = list(uids)
-            options = _Options(self._ledger, self._timing, self._ledger.cluster, priority_of(pod))
+            targets = self._evictable.by_priority([pod])
+            options = _Options(self._ledger, self._timing, self._ledger.cluster, targets)
             alone = [
                 victim
                 for victim in options.on(node)
@@ -89,16 +98,21 @@ class Preemption:
     ) -> Nomination | None:
         """Return the victims for a pod that does not fit; None if preemption can't help."""
         names = frozenset(nodes)
-        if not self._may_preempt([pod]) or self._was_in_vain(key := (request, priority_of(pod), names)):
+        if not self._may_preempt([pod]):
             return None
-        with self._ledger.excluding(pod.metadata.uid):
-            cluster = self._ledger.cluster
-            options = _Options(self._ledger, self._timing, cluster, priority_of(pod))
-            best = least_harmful(cluster, request, options.lowest_first(names, pod), MAX_NODES, stop)
-        if best is None:
+        for targets in self._evictable.for_unit([pod], [request]):
+            key = (request, targets.key, names)
+            if self._was_in_vain(key):
+                continue
+            with self._ledger.excluding(pod.metadata.uid):
+                cluster = self._ledger.cluster
+                options = _Options(self._ledger, self._timing, cluster, targets)
+                allowed = targets.nodes(names)
+                best = least_harmful(cluster, request, options.lowest_first(allowed, pod), MAX_NODES, stop)
+            if best is not None:
+                return self._nomination([best.fits], best.victims, targets)
             self._note_in_vain(key)
-            return None
-        return self._nomination([best.fits], best.victims)
+        return None
 
     def for_gang(
         self,
@@ -113,12 +127,29 @@ class Preemption:
         It yields when `stop` says so, to be continued later. `cluster` is the inventory without the
         members' holds. No pod is evicted for half a gang.
         """
-        priority = min(map(priority_of, pods))
-        key = (tuple(requests), priority, tuple(nodes))
-        if not self._may_preempt(pods) or self._was_in_vain(key):
+        if not self._may_preempt(pods):
             return None
+        for targets in self._evictable.for_unit(pods, requests):
+            key = (tuple(requests), targets.key, tuple(nodes))
+            if not self._was_in_vain(key):
+                allowed = [targets.nodes(each) for each in nodes]
+                found = yield from self._search(pods, requests, allowed, cluster, targets, key, stop)
+                if found is not None:
+                    return found
+        return None
+
+    def _search(
+        self,
+        pods: Sequence[Pod],
+        requests: Sequence[Request],
+        nodes: Sequence[frozenset[str]],
+        cluster: Inventory,
+        targets: Targets,
+        key: object,
+        stop: Callable[[], bool],
+    ) -> Generator[None, None, Nomination | None]:
         trial, places, victims = cluster.copy(), dict[int, Fits](), list[Victim]()
-        options = _Options(self._ledger, self._timing, trial, priority)
+        options = _Options(self._ledger, self._timing, trial, targets)
         for at in order_of(requests, nodes) if options.exist() else ():
             if stop():
                 yield
@@ -136,7 +167,7 @@ class Preemption:
         if len(places) < len(pods):
             self._note_in_vain(key)
             return None
-        found = self._nomination([places[at] for at in range(len(pods))], victims)
+        found = self._nomination([places[at] for at in range(len(pods))], victims, targets)
         return found if self._still_right(found, victims, pods) else None
 
     def in_flight(self, uid: str) -> bool:
@@ -170,13 +201,13 @@ class Preemption:
             self._in_vain.clear()
         self._in_vain[key] = (self._ledger.allocations, self._timing.monotonic())
 
-    def _nomination(self, places: Sequence[Fits], victims: Iterable[Victim]) -> Nomination:
+    def _nomination(self, places: Sequence[Fits], victims: Iterable[Victim], targets: Targets) -> Nomination:
         uids = dict.fromkeys(uid_of(holder) for victim in victims for holder in victim.holders)
         pods = [pod for uid in uids if (pod := self._ledger.pods.get(uid)) is not None]
         now = self._timing.now()
-        seconds = max((grace_left(pod, now) for pod in pods), default=0.0)
+        seconds = min(max((grace_left(pod, now) for pod in pods), default=0.0), targets.grace)
         evict = tuple(pod for pod in pods if pod.metadata.deletion_timestamp is None)
-        return Nomination(tuple(places), evict, seconds)
+        return Nomination(tuple(places), evict, seconds, targets.reclaims)
 
     def _still_right(self, found: Nomination, victims: Iterable[Victim], pods: Sequence[Pod]) -> bool:
         """Return whether all members fit after the evictions: the search may have taken several turns."""
@@ -210,23 +241,23 @@ class Preemption:
 
 
 class _Options:
-    """The pods and gangs of lower priority in a cluster, by node, found as they are needed."""
+    """The pods and gangs in a cluster that may be evicted, by node, found as they are needed."""
 
-    def __init__(self, ledger: Ledger, timing: Timing, cluster: Inventory, priority: int) -> None:
+    def __init__(self, ledger: Ledger, timing: Timing, cluster: Inventory, targets: Targets) -> None:
         self._ledger = ledger
         self._cluster = cluster
-        self._priority = priority
+        self._rank = targets.rank
         self._now = timing.now()
         self._on: dict[str, list[Victim]] = {}
         self._lowest_on: dict[str, int | None] = {}
         self._gangs: dict[Gang, Victim | None] = {}
 
     def exist(self) -> bool:
-        """Return whether there is any pod of lower priority."""
+        """Return whether there is any such pod."""
         return any(self._lowest(node) is not None for node in self._cluster.nodes)
 
     def lowest_first(self, nodes: Iterable[str], pod: Pod) -> Iterator[tuple[str, list[Victim]]]:
-        """Yield the nodes with victims and room for the pod, those with the lowest priority first."""
+        """Yield the nodes with victims and room for the pod, those with the lowest rank first."""
         ranked = [(lowest, node) for node in nodes if (lowest := self._lowest(node)) is not None]
         for _, node in sorted(ranked)[:MAX_NODES]:
             victims = self.on(node)
@@ -250,18 +281,18 @@ class _Options:
             self._lowest_on.pop(holder.rpartition("@")[2], None)
 
     def _lowest(self, node: str) -> int | None:
-        """Return the lowest priority on a node, if it is low enough."""
+        """Return the lowest rank on a node; None if no pod may be evicted."""
         if node not in self._lowest_on:
             pods = (self._ledger.pods.get(uid_of(holder)) for holder in self._cluster.holders_on(node))
-            lowest = min((priority_of(pod) for pod in pods if pod is not None), default=self._priority)
-            self._lowest_on[node] = lowest if lowest < self._priority else None
+            ranks = (self._rank(pod) for pod in pods if pod is not None)
+            self._lowest_on[node] = min((rank for rank in ranks if rank is not None), default=None)
         return self._lowest_on[node]
 
     def _find(self, node: str) -> Iterator[Victim]:
         seen: set[Gang] = set()
         for holder in self._cluster.holders_on(node):
             pod = self._ledger.pods.get(uid_of(holder))
-            if pod is None or pod.spec.node_name != node or priority_of(pod) >= self._priority:
+            if pod is None or pod.spec.node_name != node or self._rank(pod) is None:
                 continue
             gang = self._ledger.gangs.of(pod)
             if gang is None:
@@ -277,13 +308,15 @@ class _Options:
                 yield victim
 
     def _victim(self, holder: str, pods: Sequence[tuple[str, Pod]]) -> Victim | None:
-        """Return these pods as a victim; None if one is as important or protected by a disruption budget."""
-        if any(priority_of(pod) >= self._priority for _, pod in pods):
+        """Return these pods as a victim; None if one may not be evicted or a disruption budget protects it."""
+        ranks = {key: self._rank(pod) for key, pod in pods}
+        if None in ranks.values():
             return None
         staying = [(key, pod) for key, pod in pods if pod.metadata.deletion_timestamp is None]
         if not self._ledger.budgets.allow([pod for _, pod in staying]):
             return None
-        highest = max((priority_of(pod) for _, pod in staying), default=_TERMINATING)
+        staying_ranks = (rank for key, _ in staying if (rank := ranks[key]) is not None)
+        highest = max(staying_ranks, default=_TERMINATING)
         lost = sum(lost_work(pod, self._gpus(key), self._now) for key, pod in staying)
         return Victim(holder, highest, tuple(key for key, _ in pods if key != holder), lost)
 

@@ -1,5 +1,8 @@
 """The queue of units that wait for GPUs: pods and whole gangs, by priority, then by age.
 
+With GpuQueues, the rank of a unit among the units of all GpuQueues comes first (`shares/order.py`), so priority and
+age decide between the units of one GpuQueue.
+
 A pod without a gang enters the queue when its scheduler asks for it, a gang when its first member
 exists. A unit whose plan failed (its pods were not bound in time) waits exponentially longer before
 it is planned again, and holds nothing meanwhile. Pods behind scheduling gates of others, such as
@@ -16,13 +19,17 @@ from gpufleet.kubernetes.annotations import GANG_GATE
 from gpufleet.kubernetes.client.timing import Backoff
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.scheduler.planning.plan import Decision, Reservation, Waiting
+from gpufleet.scheduler.queues.gpu_queues import GpuQueues, milli_of
+from gpufleet.scheduler.shares.order import FIRST, WaitingUnit
+from gpufleet.scheduler.state import valid_request
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import Ledger
 
 BACKOFF = Backoff(initial=2.0, maximum=300.0)
 """How long a unit waits after its plan has failed."""
 
-Order = tuple[int, str, str, str]
+Order = tuple[int, float, int, str, str, str]
+"""The rank between GpuQueues, which is the same for all without them, then priority, age and name."""
 
 
 @dataclass(eq=False)
@@ -41,6 +48,10 @@ class Entry:
     """The value of `Ledger.freed` when no GPUs could be reserved for the unit."""
     planned: int = -1
     """The value of `Ledger.freed` when the unit was planned."""
+    milli: int = 0
+    """The GPUs that the unit requests, in thousandths; counted only with GpuQueues."""
+    reclaims: str = ""
+    """The GpuQueue for which borrowed GPUs are reclaimed, if pods were evicted for that."""
     members: frozenset[str] = frozenset()
     """The members that were planned, as far as they exist."""
     asks: tuple[tuple[str, float], ...] | None = None
@@ -63,9 +74,10 @@ class Entry:
 class Queue:
     """The waiting units; iterate in order."""
 
-    def __init__(self, ledger: Ledger, timing: Timing) -> None:
+    def __init__(self, ledger: Ledger, timing: Timing, gpu_queues: GpuQueues) -> None:
         self._ledger = ledger
         self._timing = timing
+        self._gpu_queues = gpu_queues
         self._entries: dict[str, Entry] = {}
         self._sorted: list[Entry] = []
 
@@ -89,8 +101,8 @@ class Queue:
     def put_pod(self, pod: Pod) -> Entry:
         """Return the entry of a pod that is scheduled alone, added if it is new."""
         meta = pod.metadata
-        order = (-priority_of(pod), str(meta.creation_timestamp), meta.namespace, meta.name)
-        return self._put(meta.uid, f"{meta.namespace}/{meta.name}", order, pod, None)
+        age = (-priority_of(pod), str(meta.creation_timestamp), meta.namespace, meta.name)
+        return self._put(meta.uid, f"{meta.namespace}/{meta.name}", age, pod, None)
 
     def put_gang(self, gang: Gang) -> Entry | None:
         """Return the entry of a gang, added if it is new; None if it has no members that wait."""
@@ -100,13 +112,14 @@ class Queue:
             self.drop(key)
             return None
         first = members[0]
-        age = str(first.metadata.creation_timestamp)
-        order = (-min(map(priority_of, members)), age, gang.namespace, gang.name)
-        entry = self._put(key, f"gang {gang}", order, first, gang)
+        created = str(first.metadata.creation_timestamp)
+        age = (-min(map(priority_of, members)), created, gang.namespace, gang.name)
+        entry = self._put(key, f"gang {gang}", age, first, gang)
         uids = frozenset(pod.metadata.uid for pod in members)
         if uids != entry.members:
             # Other members, such as those of a restarted job: earlier failures say nothing about them.
             entry.members, entry.failures, entry.retry_at = uids, 0, float("-inf")
+            entry.milli = 0
         entry.planned = -1
         return entry
 
@@ -143,14 +156,36 @@ class Queue:
         found = (self._entries.get(key) for key in self._ledger.reservations)
         return sorted((entry for entry in found if entry is not None), key=_ORDER)
 
-    def _put(self, key: str, name: str, order: Order, pod: Pod, gang: Gang | None) -> Entry:
+    def rank(self) -> None:
+        """Sort the units by the current ranks between GpuQueues."""
+        by_queue: dict[str, list[WaitingUnit]] = {}
+        for entry in sorted(self._sorted, key=lambda entry: entry.order[2:]):
+            if (name := self._gpu_queues.queue_of(entry.pod.metadata.namespace)) is not None:
+                entry.milli = entry.milli or self._requested(entry)
+                by_queue.setdefault(name, []).append(WaitingUnit(entry.key, entry.milli))
+        ranks = self._gpu_queues.ranks(by_queue)
+        for entry in self._sorted:
+            entry.order = (*ranks.get(entry.key, FIRST), *entry.order[2:])
+        self._sorted.sort(key=_ORDER)
+
+    def _requested(self, entry: Entry) -> int:
+        """Return the GPUs that the unit requests, in thousandths."""
+        pods = self._ledger.gangs.members(entry.gang) if entry.gang is not None else [entry.pod]
+        claims = (self._ledger.claim_of(pod) for pod in pods if not pod.spec.node_name)
+        requests = (valid_request(claim) for claim in claims if claim is not None)
+        return milli_of(request for request in requests if request is not None)
+
+    def _put(self, key: str, name: str, age: tuple[int, str, str, str], pod: Pod, gang: Gang | None) -> Entry:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(key, name, order, pod, gang)
+            entry = self._entries[key] = Entry(key, name, (*FIRST, *age), pod, gang)
+            if self._gpu_queues.active:
+                entry.milli = self._requested(entry)
+                entry.order = (*self._gpu_queues.new_rank(pod, entry.milli), *age)
             insort(self._sorted, entry, key=_ORDER)
-        elif entry.order != order:
+        elif entry.order[2:] != age:
             self._remove_sorted(entry)
-            entry.order = order
+            entry.order = (*entry.order[:2], *age)
             insort(self._sorted, entry, key=_ORDER)
         entry.pod = pod
         return entry

@@ -27,7 +27,7 @@ class DisruptionBudgets:
         used: Counter[Key] = Counter()
         for pod in pods:
             for name, budget in self._by_namespace.get(pod.metadata.namespace, {}).items():
-                if _selects(budget.spec.selector, pod.metadata.labels):
+                if selects(budget.spec.selector, pod.metadata.labels):
                     used[pod.metadata.namespace, name] += 1
         return all(
             number <= self._by_namespace[namespace][name].status.disruptions_allowed
@@ -35,7 +35,7 @@ class DisruptionBudgets:
         )
 
 
-def _selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
     """Return whether the selector matches; no selector matches no pod, an empty one matches all."""
     if selector is None or any(labels.get(key) != value for key, value in selector.match_labels.items()):
         return False

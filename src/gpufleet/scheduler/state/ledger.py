@@ -7,7 +7,7 @@ lagging watch does not undo the result of our own write.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from gpufleet.kubernetes.annotations import CLAIM
@@ -48,6 +48,8 @@ class Ledger:
         """Grows whenever GPUs, or other resources of a node, may have become free."""
         self.allocations = 0
         """Grows whenever a pod gets or loses GPUs."""
+        self.on_allocation: Callable[[str, str, Allocation | None], None] | None = None
+        """Is called with a pod, a node and what the pod now has there."""
         self._pods = PodIndex()
         self.pods = self._pods.by_uid
         self._leases = LeaseIndex()
@@ -316,6 +318,8 @@ class Ledger:
         else:
             discard(self._gpus_on, node, uid)
         self.allocations += 1
+        if self.on_allocation is not None:
+            self.on_allocation(uid, node, after)
         self.resources.changed(node)
         if self._plugin_pods.on(node):
             self._gpu_nodes.sync(node)

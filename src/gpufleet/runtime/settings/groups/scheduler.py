@@ -1,6 +1,7 @@
 """The scheduler."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpufleet.runtime.settings.field import setting
 
@@ -85,6 +86,32 @@ class SchedulerSettings:
         unit="s",
         minimum=0,
     )
+    reclaim_grace: float = setting(
+        120.0,
+        "Longest time that pods on borrowed GPUs, or of a queue whose hard budget is used up, have to terminate.",
+        unit="s",
+        minimum=0,
+    )
+    share_half_life: float = setting(
+        7 * 86400.0,
+        "Time after which use counts half in the order between GpuQueues.",
+        unit="s",
+        minimum=60,
+        maximum=366 * 86400,
+    )
+    server_url: str = setting(
+        "",
+        "URL of the gpufleet server, whose accounting gives the use of namespaces for shares and budgets of GpuQueues. "
+        "Empty: the scheduler counts what it sees itself.",
+    )
+    server_cluster: str = setting(
+        "", "Name of this cluster on the server. Empty: the server's default cluster."
+    )
+    server_token_file: Path | None = setting(
+        None, "File with the bearer token for the server; read for each request."
+    )
+    server_ca_file: Path | None = setting(None, "CA certificates of the server.")
+    server_refresh: float = setting(60.0, "How often the use is read from the server.", unit="s", minimum=1)
     max_body_bytes: int = setting(
         64 * 1024 * 1024, "Largest request accepted from kube-scheduler.", unit="bytes", minimum=1024
     )

@@ -1,0 +1,147 @@
+"""Read the accounted use of namespaces from the server.
+
+While the server does not answer, the scheduler goes on with the last reading; the status of GpuQueues and a metric say so.
+"""
+
+import ssl
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from gpufleet.errors import UseUnavailable, connection_problem
+from gpufleet.kubernetes import Timing
+from gpufleet.runtime.logs import RepeatedWarnings, get_logger
+from gpufleet.runtime.settings import SchedulerSettings
+from gpufleet.scheduler.queues.gpu_queues import GpuQueues
+from gpufleet.scheduler.queues.recent_use import PeriodUse, UseReading
+
+_log = get_logger("scheduler")
+
+PATH = "/api/v1/gpu-aggregation/namespaces/use"
+TIMEOUT = 30.0
+MAX_BYTES = 64 * 1024 * 1024
+
+
+class _Amount(msgspec.Struct):
+    gpu_hours: float = 0.0
+    cost: float = 0.0
+
+
+class _Namespace(msgspec.Struct):
+    namespace: str
+    decayed_gpu_hours: float
+    day: _Amount
+    week: _Amount
+    month: _Amount
+
+
+class _Use(msgspec.Struct):
+    """The fields of the server's response that are read."""
+
+    until: datetime | None
+    day_start: datetime
+    week_start: datetime
+    month_start: datetime
+    namespaces: list[_Namespace]
+    prices: dict[str, float]
+
+
+class _Envelope(msgspec.Struct):
+    data: _Use
+
+
+class UseReader:
+    """Reads the use again and again; `run` it while leading."""
+
+    def __init__(self, queues: GpuQueues, settings: SchedulerSettings, timing: Timing) -> None:
+        self._queues = queues
+        self._settings = settings
+        self._timing = timing
+        self._warnings = RepeatedWarnings(_log, timing.monotonic)
+        self.problem = ""
+        """Why the last reading failed."""
+
+    async def run(self) -> None:
+        """Read until cancelled, as long as there are queues."""
+        if not self._settings.server_url:
+            return
+        async with self._session() as session:
+            while True:
+                if self._queues.active:
+                    await self.read(session)
+                await self._timing.sleep(self._settings.server_refresh)
+
+    async def read(self, session: aiohttp.ClientSession) -> None:
+        """Read the use once; keep the last reading if that fails."""
+        try:
+            reading = parse(await self._get(session), self._timing.now())
+        except UseUnavailable as error:
+            self.problem = str(error)
+            self._warnings.warn("", "use_not_read", error=self.problem)
+            return
+        self.problem = ""
+        self._warnings.clear("")
+        self._queues.set_reading(reading)
+
+    async def _get(self, session: aiohttp.ClientSession) -> bytes:
+        query = {"half_life": f"{self._settings.share_half_life:.0f}"}
+        if self._settings.server_cluster:
+            query["cluster"] = self._settings.server_cluster
+        url = self._settings.server_url.rstrip("/") + PATH
+        try:
+            async with session.get(url, params=query, headers=self._headers()) as response:
+                if response.status != 200:
+                    raise UseUnavailable(f"the server answers {response.status}")
+                body = await response.content.read(MAX_BYTES)
+                if not response.content.at_eof():
+                    raise UseUnavailable(f"the server's response exceeds {MAX_BYTES} bytes")
+                return body
+        except TimeoutError:
+            raise UseUnavailable(f"the server did not answer within {TIMEOUT:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise UseUnavailable(f"the server can't be reached: {connection_problem(error)}") from None
+
+    def _headers(self) -> dict[str, str]:
+        file = self._settings.server_token_file
+        if file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {file.read_text().strip()}"}
+        except (OSError, UnicodeDecodeError) as error:
+            raise UseUnavailable(f"scheduler.server_token_file can't be read: {error}") from None
+
+    def _session(self) -> aiohttp.ClientSession:
+        context: Any = True
+        if self._settings.server_ca_file is not None:
+            context = ssl.create_default_context(cafile=str(self._settings.server_ca_file))
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT)
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context), timeout=timeout)
+
+
+def parse(body: bytes, now: datetime) -> UseReading:
+    """Return the reading in a response."""
+    try:
+        use = msgspec.json.decode(body, type=_Envelope).data
+    except msgspec.MsgspecError as error:
+        raise UseUnavailable(f"the server's response is not valid: {error}") from None
+    if use.until is None:
+        return UseReading(read_at=now.timestamp(), prices=use.prices)
+    rows = use.namespaces
+    return UseReading(
+        until=use.until.timestamp(),
+        read_at=now.timestamp(),
+        decayed={row.namespace: row.decayed_gpu_hours * 3600 for row in rows},
+        periods={
+            "Day": {row.namespace: PeriodUse(row.day.gpu_hours, row.day.cost) for row in rows},
+            "Week": {row.namespace: PeriodUse(row.week.gpu_hours, row.week.cost) for row in rows},
+            "Month": {row.namespace: PeriodUse(row.month.gpu_hours, row.month.cost) for row in rows},
+        },
+        starts={
+            "Day": use.day_start.timestamp(),
+            "Week": use.week_start.timestamp(),
+            "Month": use.month_start.timestamp(),
+        },
+        prices=use.prices,
+    )

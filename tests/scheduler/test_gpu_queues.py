@@ -1,0 +1,178 @@
+"""GpuQueues in the planner: limits, lending, reclaiming, and shares over time."""
+
+import itertools
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scheduler.queue_simulation import GRACE, QueueSimulation, Unit
+
+from gpufleet.scheduler.planning.plan import Decided, Waiting
+from gpufleet.scheduler.shares.quota import Level
+
+HOUR, DAY = 3600, 86400
+NODES = {"a": 4, "b": 4}
+
+
+def reasons(simulation: QueueSimulation) -> list[str]:
+    return [entry.reason for entry in simulation.scheduler.queue]
+
+
+def test_a_queue_at_its_limit_waits_and_says_so() -> None:
+    simulation = QueueSimulation(NODES, queues={"research": {"limit": {"gpus": 4}}})
+    simulation.step([Unit(0, 4, DAY, namespace="research"), Unit(0, 1, DAY, namespace="research")], 0)
+    assert list(simulation.started) == [0]
+    assert reasons(simulation) == ["queue research has reached its limit of 4 GPUs"]
+    simulation.step([Unit(0, 1, DAY, namespace="other"), Unit(0, 1, DAY, size=6, namespace="research")], 1)
+    assert reasons(simulation)[1] == "6 GPUs are more than the limit of queue research, 4 GPUs"
+    assert len(simulation.started) == 2
+    simulation.put_queue("research", limit={"gpus": 5})
+    simulation.plan()
+    assert sorted(simulation.started) == [0, 1, 2]
+
+
+def test_a_unit_that_waits_for_the_limit_starts_when_its_queue_has_room_again() -> None:
+    simulation = QueueSimulation(NODES, queues={"research": {"limit": {"gpus": 4}}})
+    simulation.step([Unit(0, 4, 100, namespace="research"), Unit(0, 4, 100, namespace="research")], 0)
+    simulation.step([], 1000)
+    assert simulation.started == {0: 0, 1: 100}
+
+
+def test_unused_guarantees_are_lent_and_reclaimed_from_the_youngest_units() -> None:
+    simulation = QueueSimulation(
+        {"a": 1, "b": 1, "c": 1, "d": 1}, queues={"owner": {"guaranteed": {"gpus": 2}}}
+    )
+    for at in range(4):
+        simulation.step([Unit(at, 1, DAY, namespace="guest")], at)
+    assert len(simulation.started) == 4
+    simulation.comes_back = False
+    simulation.step([Unit(10, 1, HOUR, size=2, namespace="owner")], 10)
+    (reclaim,) = simulation.evictions
+    assert reclaim.reclaims == "owner"
+    assert sorted(pod.metadata.name for pod in reclaim.victims) == ["u00002-0", "u00003-0"]
+    simulation.step([], HOUR)
+    assert simulation.started[4] == 10 + GRACE
+
+
+def test_a_gang_on_borrowed_gpus_leaves_as_a_whole() -> None:
+    simulation = QueueSimulation({"a": 2, "b": 2}, queues={"owner": {"guaranteed": {"gpus": 1}}})
+    simulation.step([Unit(0, 2, DAY, size=2, namespace="guest")], 0)
+    simulation.comes_back = False
+    simulation.step([Unit(1, 1, HOUR, namespace="owner")], 1)
+    (reclaim,) = simulation.evictions
+    assert len(reclaim.victims) == 2
+    assert isinstance(reclaim.decision, Waiting)
+
+
+def test_priority_counts_only_within_a_queue() -> None:
+    simulation = QueueSimulation({"a": 1}, queues={"one": {"guaranteed": {"gpus": 1}}, "two": {}})
+    simulation.step([Unit(0, 1, DAY, namespace="one")], 0)
+    entitled = simulation.scheduler.gpu_queues.standings("one")
+    assert [each.level for each in entitled.values()] == [Level.OWN]
+    simulation.step([Unit(1, 1, DAY, namespace="two")], 1)
+    assert simulation.evictions == []
+    assert len(simulation.scheduler.queue) == 1
+
+
+def test_namespaces_of_kueue_have_no_quota() -> None:
+    simulation = QueueSimulation(NODES, queues={"research": {"limit": {"gpus": 1}}})
+    simulation.scheduler.gpu_queues.local_queues_changed("research", 1)
+    simulation.step([Unit(0, 4, DAY, namespace="research"), Unit(0, 4, DAY, namespace="research")], 0)
+    assert len(simulation.started) == 2
+    assert simulation.scheduler.gpu_queues.queue_of("research") is None
+
+
+def test_without_queues_units_are_in_the_order_of_their_age() -> None:
+    simulation = QueueSimulation(NODES)
+    simulation.step([Unit(0, 4, DAY, namespace=str(at)) for at in range(5)], 0)
+    assert [entry.order[:2] for entry in simulation.scheduler.queue] == [(0, 0.0)] * 3
+    assert simulation.scheduler.ledger.on_allocation is None
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_seven_days_of_contention_shares_are_within_two_percent_of_the_weights(seed: int) -> None:
+    rng, weights = Random(seed), {"small": 1, "middle": 2, "large": 4}
+    simulation = QueueSimulation(
+        dict.fromkeys("abc", 8),
+        {"reservations": 0},
+        queues={n: {"weight": w} for n, w in weights.items()},
+    )
+    while simulation.now < 7 * DAY:
+        waits = [namespace for namespace, _, _ in simulation.waiting()]
+        arrivals = [
+            Unit(0, rng.choice([1, 1, 2, 4]), rng.randint(1, 8) * HOUR, namespace=name)
+            for name in weights
+            for _ in range(6 - waits.count(name))
+        ]
+        simulation.step(arrivals, simulation.now)
+        simulation.step([], 7 * DAY)
+    total = simulation.used.total()
+    assert total > 0.97 * 24 * 7 * DAY
+    for name, weight in weights.items():
+        assert simulation.used[name] / total == pytest.approx(weight / 7, abs=0.02)
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> list[Unit]:
+    found = []
+    at = 0
+    for _ in range(draw(st.integers(1, 25))):
+        at += draw(st.integers(0, 120))
+        found.append(
+            Unit(
+                at,
+                1,
+                draw(st.integers(10, 2000)),
+                size=draw(st.sampled_from([1, 1, 1, 2, 3])),
+                namespace=draw(st.sampled_from(["a", "b", "c", "nobody"])),
+            )
+        )
+    return found
+
+
+@settings(deadline=None)
+@given(arrivals())
+def test_guarantees_are_honoured_within_the_grace_period_and_never_broken(units: list[Unit]) -> None:
+    guarantees = {"a": 3, "b": 2, "c": 1}
+    simulation = QueueSimulation(
+        dict.fromkeys("wxyz", 2),
+        {"reservations": 0},
+        queues={name: {"guaranteed": {"gpus": number}} for name, number in guarantees.items()},
+    )
+    entitled_since: dict[str, float] = {}
+
+    def check_victims(decided: Decided) -> None:
+        levels = simulation.levels()
+        for victim in decided.victims:
+            assert levels[victim.metadata.uid] is not Level.OWN
+        units_of = {pod.metadata.name[:6] for pod in decided.victims}
+        running = [pod for pod in simulation.scheduler.ledger.pods.values() if pod.spec.node_name]
+        whole = [pod for pod in running if pod.metadata.name[:6] in units_of]
+        assert {pod.metadata.uid for pod in whole} == {pod.metadata.uid for pod in decided.victims}
+
+    simulation.on_evict = check_victims
+    coming = sorted(units, key=lambda unit: unit.arrives)
+    for _ in itertools.count():
+        due = [unit for unit in coming if unit.arrives <= simulation.now]
+        coming = coming[len(due) :]
+        if not due and not coming and not simulation.ends and not len(simulation.scheduler.queue):
+            break
+        until = min([unit.arrives for unit in coming[:1]] + [simulation.now + 2 * GRACE])
+        simulation.step(due, simulation.now if due else until)
+        waiting = {entry.key: entry for entry in simulation.scheduler.queue}
+        for key, entry in waiting.items():
+            name = entry.pod.metadata.namespace
+            own = sum(
+                sum(simulation.scheduler.gpu_queues.held.of_pod(pod.metadata.uid).values())
+                for pod in simulation.scheduler.ledger.pods.values()
+                if pod.metadata.name[:6] == entry.pod.metadata.name[:6]
+            )
+            fits = name in guarantees and entry.milli <= simulation.guaranteed_left(name) + own
+            since = entitled_since.setdefault(key, simulation.now) if fits else None
+            if since is None:
+                entitled_since.pop(key, None)
+            else:
+                assert simulation.now - since <= GRACE
+        for key in entitled_since.keys() - waiting.keys():
+            del entitled_since[key]
