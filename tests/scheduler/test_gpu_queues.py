@@ -94,16 +94,14 @@ def test_without_queues_units_are_in_the_order_of_their_age() -> None:
 def test_after_seven_days_of_contention_shares_are_within_two_percent_of_the_weights(seed: int) -> None:
     rng, weights = Random(seed), {"small": 1, "middle": 2, "large": 4}
     simulation = QueueSimulation(
-        dict.fromkeys("abc", 8),
-        {"reservations": 0},
-        queues={n: {"weight": w} for n, w in weights.items()},
+        dict.fromkeys("abc", 8), queues={name: {"weight": weight} for name, weight in weights.items()}
     )
     while simulation.now < 7 * DAY:
         waits = [namespace for namespace, _, _ in simulation.waiting()]
         arrivals = [
             Unit(0, rng.choice([1, 1, 2, 4]), rng.randint(1, 8) * HOUR, namespace=name)
             for name in weights
-            for _ in range(6 - waits.count(name))
+            for _ in range(12 - waits.count(name))
         ]
         simulation.step(arrivals, simulation.now)
         simulation.step([], 7 * DAY)

@@ -17,7 +17,7 @@ from heapq import merge
 
 from gpufleet.scheduler.shares.quota import GPU, NOTHING, Amounts, Quotas
 
-HORIZON = 3600.0
+HORIZON = 4 * 3600.0
 """Seconds for which GPUs in use count in advance."""
 
 Rank = tuple[int, float]
