@@ -45,6 +45,8 @@ RARELY_USED: dict[str, dict[Right, str]] = {
         ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
         ("list", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
         ("watch", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
+        ("watch", "kueue.x-k8s.io", "localqueues"): "only with Kueue, which not every machine can build",
+        ("patch", "gpu.scheduling", "gpuqueues/status"): "only with GpuQueues (test_gpu_queues.py)",
     },
     "gpufleet": {
         ("list", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",

@@ -301,6 +301,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/gpu-aggregation/namespaces/use": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Decayed use of each namespace, and its use and cost since the day, the week and the month began */
+        get: operations["namespace_use"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/clusters": {
         parameters: {
             query?: never;
@@ -672,6 +689,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/queues": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GpuQueues by name
+         * @description A caller who is limited to namespaces gets the queues of these, without other namespaces and messages.
+         */
+        get: operations["list_queues"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1027,6 +1064,42 @@ export interface components {
             energy_kwh: number | null;
             idle_cost: number;
             currency?: string;
+        };
+        /**
+         * Use
+         * @description The use of all namespaces in finished hours.
+         */
+        Use: {
+            cluster_name: string;
+            until: string | null;
+            day_start: string;
+            week_start: string;
+            month_start: string;
+            namespaces: components["schemas"]["NamespaceUse"][];
+            prices: {
+                [key: string]: number;
+            };
+            /** @default  */
+            currency: string;
+        };
+        /**
+         * NamespaceUse
+         * @description The use of one namespace.
+         */
+        NamespaceUse: {
+            namespace: string;
+            decayed_gpu_hours: number;
+            day: components["schemas"]["PeriodUse"];
+            week: components["schemas"]["PeriodUse"];
+            month: components["schemas"]["PeriodUse"];
+        };
+        /**
+         * PeriodUse
+         * @description GPU-hours and cost since a period began.
+         */
+        PeriodUse: {
+            gpu_hours: number;
+            cost: number;
         };
         /**
          * ClusterName
@@ -1549,6 +1622,65 @@ export interface components {
                 [key: string]: number;
             };
             remedies: string[];
+        };
+        /**
+         * QueueList
+         * @description All queues by name.
+         */
+        QueueList: {
+            data: components["schemas"]["QueueRow"][];
+            total: number;
+        };
+        /**
+         * QueueRow
+         * @description A queue: its spec and its current use in GPUs.
+         */
+        QueueRow: {
+            name: string;
+            parent: string;
+            namespaces: string[];
+            weight: number;
+            guaranteed: number;
+            guaranteedModels: {
+                [key: string]: number;
+            };
+            limit: number | null;
+            used: number;
+            usedGuaranteed: number;
+            borrowed: number;
+            pending: number;
+            share: number;
+            models: {
+                [key: string]: number;
+            };
+            budget: components["schemas"]["QueueBudget"] | null;
+            accountedUntil: string | null;
+            conditions: components["schemas"]["QueueCondition"][];
+            createdAt: string | null;
+        };
+        /**
+         * QueueBudget
+         * @description The budget of a queue in the current period.
+         */
+        QueueBudget: {
+            /** @enum {unknown} */
+            unit: "cost" | "gpuHours";
+            period: string;
+            hard: boolean;
+            total: number;
+            used: number;
+            percent: number;
+            renewedAt: string | null;
+        };
+        /**
+         * QueueCondition
+         * @description A condition; True is the normal state.
+         */
+        QueueCondition: {
+            type: string;
+            status: string;
+            reason: string;
+            message: string;
         };
         ClustersError: {
             /** @description The HTTP status. */
@@ -2969,6 +3101,94 @@ export interface operations {
                         code: 200;
                         message: string;
                         data: components["schemas"]["Page_WasteRow_"];
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    namespace_use: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Seconds after which use counts half. */
+                half_life?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 200,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "cluster_name": "prod",
+                     *         "until": "2026-10-05T13:00:00Z",
+                     *         "day_start": "2026-10-05T00:00:00Z",
+                     *         "week_start": "2026-10-05T00:00:00Z",
+                     *         "month_start": "2026-10-01T00:00:00Z",
+                     *         "namespaces": [
+                     *           {
+                     *             "namespace": "ml-training",
+                     *             "decayed_gpu_hours": 512.25,
+                     *             "day": {
+                     *               "gpu_hours": 104,
+                     *               "cost": 364
+                     *             },
+                     *             "week": {
+                     *               "gpu_hours": 104,
+                     *               "cost": 364
+                     *             },
+                     *             "month": {
+                     *               "gpu_hours": 840.5,
+                     *               "cost": 2941.75
+                     *             }
+                     *           }
+                     *         ],
+                     *         "prices": {
+                     *           "": 3.5
+                     *         },
+                     *         "currency": "USD"
+                     *       }
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 200;
+                        message: string;
+                        data: components["schemas"]["Use"];
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
                         scope?: {
                             namespaces: string[];
@@ -4898,6 +5118,111 @@ export interface operations {
             500: components["responses"]["ClustersError"];
             503: components["responses"]["ClustersError"];
             default: components["responses"]["ClustersError"];
+        };
+    };
+    list_queues: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "name": "research",
+                     *             "parent": "science",
+                     *             "namespaces": [
+                     *               "nlp",
+                     *               "vision"
+                     *             ],
+                     *             "weight": 2,
+                     *             "guaranteed": 16,
+                     *             "guaranteedModels": {
+                     *               "H100": 8
+                     *             },
+                     *             "limit": 32,
+                     *             "used": 20,
+                     *             "usedGuaranteed": 16,
+                     *             "borrowed": 4,
+                     *             "pending": 8,
+                     *             "share": 0.31,
+                     *             "models": {
+                     *               "NVIDIA_H100_80GB_HBM3": 20
+                     *             },
+                     *             "budget": {
+                     *               "unit": "gpuHours",
+                     *               "period": "Month",
+                     *               "hard": false,
+                     *               "total": 5000,
+                     *               "used": 4100,
+                     *               "percent": 82,
+                     *               "renewedAt": null
+                     *             },
+                     *             "accountedUntil": null,
+                     *             "conditions": [
+                     *               {
+                     *                 "type": "WithinBudget",
+                     *                 "status": "True",
+                     *                 "reason": "NearlyUsed",
+                     *                 "message": "80 percent or more of the budget are used"
+                     *               }
+                     *             ],
+                     *             "createdAt": null
+                     *           }
+                     *         ],
+                     *         "total": 1
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["QueueList"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
         };
     };
 }

@@ -25,7 +25,9 @@ async def use(store: Store, recorded: Server) -> AsyncIterator[httpx.AsyncClient
         *report_routes(store, "prod", now=lambda: LATER),
     ]
     transport = httpx.ASGITransport(create_app(Api(routes=routes)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1/gpu-aggregation") as client:
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://127.0.0.1/api/v1/gpu-aggregation"
+    ) as client:
         yield client
 
 

@@ -20,6 +20,7 @@ from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease
 from gpufleet.kubernetes.objects import Node, Pod
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
@@ -49,7 +50,9 @@ from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
+from gpufleet.server.routes.namespace_use import namespace_use_routes
 from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.queues import queue_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
@@ -182,6 +185,18 @@ def _object(kind: type[Any], **fields: Any) -> Any:
     return msgspec.convert(fields, kind)
 
 
+def _queues() -> list[GpuQueue]:
+    """A queue of each team, and one of both whose condition names the other team's namespace."""
+    message = f"namespace {SECRET} belongs to the older queue {SECRET}-queue"
+    condition = {"type": "NamespacesAssigned", "status": "False", "message": message}
+    both = {"namespaces": ["mine", SECRET], "conditions": [condition]}
+    return [
+        _object(GpuQueue, metadata={"name": "mine-queue"}, status={"namespaces": ["mine"]}),
+        _object(GpuQueue, metadata={"name": f"{SECRET}-queue"}, status={"namespaces": [SECRET]}),
+        _object(GpuQueue, metadata={"name": "both"}, status=both),
+    ]
+
+
 def _ledger() -> Ledger:
     """A node of four GPUs: one of ours and three of theirs; a claim of each team waits for all four."""
     ledger = Ledger()
@@ -271,6 +286,8 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
         *node_routes(clusters),
         *event_routes(clusters, stopped),
         *claim_routes(clusters, {"prod": ClaimView(claims)}),
+        *queue_routes(clusters, {"prod": _queues}),
+        *namespace_use_routes(store, "prod", {}, lambda: NOW),
         *dashboard_routes(),
     ]
 

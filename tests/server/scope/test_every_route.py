@@ -76,6 +76,7 @@ REQUESTS: dict[str, list[str]] = {
     "/api/nodes/{name}/metrics": [f"/api/nodes/a/metrics?{SPAN}", f"/api/nodes/b/metrics?{SPAN}"],
     "/api/events": ["/api/events"],
     "/api/claims": ["/api/claims", f"/api/claims?namespace={SECRET}"],
+    "/api/queues": ["/api/queues"],
     "/api/leases": ["/api/leases", "/api/leases?node=a"],
     "/api/claims/{namespace}/{name}/explain": [
         "/api/claims/mine/mine-wants/explain",

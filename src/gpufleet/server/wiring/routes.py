@@ -33,6 +33,7 @@ from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
 from gpufleet.server.routes.namespace_use import namespace_use_routes
 from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.queues import queue_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
@@ -88,6 +89,7 @@ def add_routes(components: Components) -> None:
         *node_routes(clusters),
         *event_routes(clusters, components.lifecycle, queues=queues),
         *claim_routes(clusters, claim_views),
+        *queue_routes(clusters, {name: source.gpu_queues.cache.__iter__ for name, source in sources}),
     ]
     components.routes += dashboard_routes()
     components.metrics.registry.register(FleetMetrics(clusters))

@@ -18,6 +18,7 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
+    GPU_QUEUES,
     LEASES,
     NODES,
     POD_GROUPS,
@@ -112,6 +113,7 @@ class KubernetesSource:
         self.pod_groups = Reflector(client, POD_GROUPS, timings=timings, optional=True)
         self.resource_claims = Reflector(client, RESOURCE_CLAIMS, timings=timings, optional=True)
         self.resource_slices = Reflector(client, RESOURCE_SLICES, timings=timings, optional=True)
+        self.gpu_queues = Reflector(client, GPU_QUEUES, timings=timings, optional=True)
         self.kueue = KueueWorkloads(
             client,
             fleet,
@@ -185,6 +187,7 @@ class KubernetesSource:
             self.pod_groups,
             self.resource_claims,
             self.resource_slices,
+            self.gpu_queues,
         )
 
     def _reflectors(self) -> list[Reflector[Any]]:
