@@ -473,6 +473,58 @@ def test_allocated_gpus_with_unknown_indices_are_not_shown_as_free(site: Site, p
         site.change(lambda: fleet.drop_pod("somewhere", 0.0))
 
 
+def test_dragging_over_a_chart_zooms_all_charts_and_back_returns(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes/{node_name(5)}?span=6h")
+    chart = page.locator(".u-over").first
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 40, steps=5)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    query = dict(part.split("=") for part in page.url.split("?")[1].split("&"))
+    assert int(query["to"]) - int(query["from"]) == pytest.approx(3 * 3600, rel=0.05)
+    page.go_back()
+    expect(page).to_have_url(re.compile(r"span=6h$"))
+
+
+def test_any_time_range_can_be_chosen_and_a_reversed_one_is_explained(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes/{node_name(5)}")
+    page.get_by_label("Choose any time range").click()
+    page.get_by_label("From").fill("2026-01-02T10:00")
+    page.get_by_label("To", exact=True).fill("2026-01-02T09:00")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_text("The end must be at least a minute after the start.")).to_be_visible()
+    page.get_by_label("To", exact=True).fill("2026-01-02T12:00")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    page.get_by_role("radio", name="24 h").click()
+    expect(page).to_have_url(re.compile(r"\?span=24h$"))
+
+
+def test_the_crosshair_reads_out_all_charts_and_the_legend_hides_lines(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes/{node_name(5)}")
+    charts = page.locator("figure.chart")
+    expect(charts).to_have_count(4)
+    first, second = charts.nth(0), charts.nth(1)
+    latest = second.locator(".legend .muted").first.inner_text()
+    overlay = first.locator(".u-over")
+    overlay.scroll_into_view_if_needed()
+    box = overlay.bounding_box()
+    assert box is not None
+    overlay.hover(position={"x": box["width"] * 0.3, "y": 60})
+    expect(first.locator(".readout")).to_be_visible()
+    expect(second.locator(".readout")).to_be_hidden()
+    expect(second.locator(".legend .muted").first).not_to_have_text(latest)
+    key = first.locator(".legend button").first
+    key.click()
+    expect(key).to_have_attribute("aria-pressed", "false")
+    first.get_by_text("Values", exact=True).click()
+    expect(first.get_by_role("columnheader")).to_have_text(["Line", "Last", "Mean", "Max"])
+
+
 def test_chart_ticks_are_at_whole_hours_of_the_chosen_time_zone(site: Site, browser: Browser) -> None:
     context = browser.new_context(timezone_id="Asia/Kolkata")
     page = context.new_page()

@@ -216,6 +216,7 @@ function NodeSplit(props: { overview: ClusterOverview }) {
 }
 
 function Week(props: { hours: ClusterHour[] }) {
+  const period = lastHours(WEEK);
   const lines = useMemo(
     () => [
       {
@@ -244,9 +245,12 @@ function Week(props: { hours: ClusterHour[] }) {
       lines={lines}
       label="Allocation and utilization of the last seven days"
       height={230}
+      from={Date.parse(period.start_time) / 1000}
+      to={Date.parse(period.end_time) / 1000}
+      step={3600}
       min={0}
       max={100}
-      format={(value) => `${Math.round(value)}%`}
+      format={(value, digits = 0) => `${value.toFixed(digits)}%`}
     />
   );
 }
