@@ -9,6 +9,7 @@ import { count, percent, short, span } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Badge, Card, Empty, KeyValues, PageHead, Loaded, When, useNow } from "../ui/components";
 import { RangeChoice } from "../ui/range";
+import { useTitle } from "../ui/title";
 import { ClaimOf } from "./claim";
 import { durationLabel, gpusOf, isWaiting, modelsOf } from "./request";
 import { Graphs } from "./graphs";
@@ -33,6 +34,7 @@ export function WorkloadPage(props: { uid: string; query: Record<string, string>
 
 function Detail(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const { workload, query } = props;
+  useTitle(workload.name);
   return (
     <>
       <PageHead
@@ -43,7 +45,6 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         }
         sub={`${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.source}`}
       />
-      <Summary workload={workload} query={query} />
       {workload.waitingReason && (
         <div class="grid">
           <Card title="Why it waits">
@@ -51,6 +52,7 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
           </Card>
         </div>
       )}
+      <Summary workload={workload} query={query} />
       <div class="grid">
         <GpuGraphs workload={workload} query={query} />
       </div>
