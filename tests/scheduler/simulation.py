@@ -57,9 +57,7 @@ class Simulation:
     """When running pods end, by UID."""
 
     def __post_init__(self) -> None:
-        timing = Timing(
-            now=lambda: START + timedelta(seconds=self.now), monotonic=lambda: self.now, random=lambda: 0.5
-        )
+        timing = Timing(now=self.clock, monotonic=lambda: self.now, random=lambda: 0.5)
         # The planner does no I/O: no call of the API is ever made.
         api = cast(SchedulerApi, None)
         self.scheduler = Scheduler(api, SchedulerSettings(**self.settings), "gpufleet", timing=timing)
@@ -71,6 +69,10 @@ class Simulation:
                 metadata=ObjectMeta(name=name), spec=NodeGpusSpec(name), status=NodeGpus(devices, gpus)
             )
             self.scheduler.watch_events.on_reports([self._new(report)])
+
+    def clock(self) -> datetime:
+        """Return the time of day."""
+        return START + timedelta(seconds=self.now)
 
     def run(self, units: Iterable[Unit]) -> None:
         """Let these units arrive and run to their ends."""

@@ -1,5 +1,6 @@
 """Explain why a claim or pod is pending, and what would make it fit."""
 
+import re
 from dataclasses import dataclass, replace
 
 from gpufleet.errors import InvalidRequest
@@ -21,6 +22,9 @@ from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.holders import uid_of
 from gpufleet.scheduler.state.ledger import Ledger
 from gpufleet.scheduler.state.node_resources import Room
+
+_QUEUE = re.compile(r"queue (\S+) has (?:reached|used up)")
+"""Begins the reason of a unit whose GpuQueue may not have more GPUs."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,9 @@ def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod], namespaces: Names
     # What the scheduler has decided is in the claim's status: it also knows the queue.
     decided = claim.status.message.partition(PENDING)[2]
     if found.waiting and decided not in ("", NOT_TRIED):
-        return replace(found, sentence=decided)
+        queue = _QUEUE.match(decided)
+        ways = (f"see kubectl describe gpuqueue {queue[1]}",) if queue else found.remedies
+        return replace(found, sentence=decided, remedies=ways)
     return found
 
 

@@ -237,7 +237,10 @@ class GpuQueues:
 
     def note(self, pod: Pod) -> str:
         """Return what else is to be said about the reason of a waiting pod, as the end of a sentence."""
-        queue = self.queue_of(pod.metadata.namespace)
+        namespace = pod.metadata.namespace
+        queue = self.queue_of(namespace)
+        if queue is None and (own := self.assignment.queues.get(namespace)) is not None:
+            return f"; Kueue's quotas apply in namespace {namespace}, and those of queue {own} do not"
         name = self._budget_used_up(queue, hard=False) if queue is not None else None
         if name is None:
             return ""
