@@ -1,9 +1,7 @@
 """The simulation of the real planner with GpuQueues: evicted units terminate within the grace period and come back."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
 from msgspec import convert
@@ -12,7 +10,7 @@ from tests.scheduler.simulation import START, Simulation, Unit, number_of
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue, QueueSpec
 from gpufleet.kubernetes.objects import ObjectMeta
 from gpufleet.scheduler.planning.plan import Decided, Placed
-from gpufleet.scheduler.shares.quota import GPU, Level
+from gpufleet.scheduler.shares.quota import Level
 
 GRACE = 30.0
 """Seconds that evicted pods take to terminate."""
@@ -23,7 +21,7 @@ class QueueSimulation(Simulation):
     """A cluster with queues; namespaces are named like their queues."""
 
     queues: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    used: Counter[str] = field(default_factory=Counter)
+    used: dict[str, float] = field(default_factory=dict)
     """GPU-seconds by namespace."""
     evictions: list[Decided] = field(default_factory=list)
     coming_back: dict[int, set[str]] = field(default_factory=dict)
@@ -45,7 +43,7 @@ class QueueSimulation(Simulation):
         """Advance to the next end or to `until`, and let these units arrive then."""
         then = min([*(end for end in self.ends.values()), until])
         for held in self.running():
-            self.used[held[0]] += held[1] * (then - self.now)
+            self.used[held[0]] = self.used.get(held[0], 0.0) + held[1] * (then - self.now)
         self.now = then
         for uid in [uid for uid, end in self.ends.items() if end <= self.now]:
             self._end(uid)
@@ -102,11 +100,3 @@ class QueueSimulation(Simulation):
                         self.coming_back.setdefault(number_of(victim), set()).add(uid)
 
     on_evict: Callable[[Decided], None] = lambda decided: None
-
-
-def gpus(number: float) -> int:
-    """Return GPUs in thousandths."""
-    return int(number * GPU)
-
-
-__all__ = ["GRACE", "START", "QueueSimulation", "Unit", "gpus", "timedelta"]

@@ -9,6 +9,7 @@ from tests.accounting.histories import HOUR, Server
 from tests.server.aggregation.test_aggregation import START, get
 
 from gpufleet.runtime.settings.prices import prices_by_model
+from gpufleet.scheduler.queues.use_reader import parse
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.routes.namespace_use import namespace_use_routes
 from gpufleet.server.routes.report import report_routes
@@ -57,3 +58,12 @@ async def test_prices_are_those_of_accounting(use: httpx.AsyncClient) -> None:
     prices = (await get(use, "/namespaces/use"))["prices"]
     assert prices[""] == 1.0
     assert prices["NVIDIA_H200"] == 3.5
+
+
+async def test_the_scheduler_understands_the_response(use: httpx.AsyncClient) -> None:
+    answer = await use.get("/namespaces/use")
+    reading = parse(answer.content, datetime.fromtimestamp(LATER, UTC))
+    assert reading.until == HOUR + 7200
+    assert reading.decayed.keys() == {"ml", "prod"}
+    assert reading.periods["Month"]["ml"].gpu_hours == 7.0
+    assert reading.prices[""] == 1.0
