@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
-from msgspec import convert
+from msgspec import convert, structs
 from tests.scheduler.simulation import START, Simulation, Unit, number_of
 
+from gpufleet.kubernetes import CacheChange
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue, QueueSpec
-from gpufleet.kubernetes.objects import ObjectMeta
+from gpufleet.kubernetes.objects import ObjectMeta, Pod
 from gpufleet.scheduler.planning.plan import Decided, Placed
 from gpufleet.scheduler.shares.quota import Level
 
@@ -27,6 +29,8 @@ class QueueSimulation(Simulation):
     coming_back: dict[int, set[str]] = field(default_factory=dict)
     """Evicted units with the UIDs of their pods that still run."""
     comes_back: bool = True
+    refuses: bool = False
+    """Whether the API server refuses evictions."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,10 +97,20 @@ class QueueSimulation(Simulation):
             elif each.victims:
                 self.evictions.append(each)
                 self.on_evict(each)
-                for victim in each.victims:
+                for victim in each.victims if not self.refuses else ():
                     uid = victim.metadata.uid
                     if uid in self.ends:
-                        self.ends[uid] = min(self.ends[uid], self.now + GRACE)
+                        self.terminate(victim)
                         self.coming_back.setdefault(number_of(victim), set()).add(uid)
+
+    def terminate(self, pod: Pod) -> None:
+        """Let a pod terminate within the grace period, as an eviction does."""
+        uid = pod.metadata.uid
+        self.ends[uid] = min(self.ends[uid], self.now + GRACE)
+        known = self.scheduler.ledger.pods[uid]
+        gone_at = START + timedelta(seconds=self.now + GRACE)
+        meta = structs.replace(known.metadata, deletion_timestamp=gone_at)
+        terminating = self._versioned(structs.replace(known, metadata=meta))
+        self.scheduler.watch_events.on_pods([CacheChange(known, terminating)])
 
     on_evict: Callable[[Decided], None] = lambda decided: None

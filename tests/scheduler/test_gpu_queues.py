@@ -66,6 +66,24 @@ def test_a_gang_on_borrowed_gpus_leaves_as_a_whole() -> None:
     assert isinstance(reclaim.decision, Waiting)
 
 
+def test_a_refused_eviction_is_not_repeated_when_the_pod_has_come_inside_its_guarantee() -> None:
+    queues = {name: {"guaranteed": {"gpus": 2}} for name in "xy"}
+    simulation = QueueSimulation({"a": 1, "b": 2}, queues=queues, refuses=True)
+    simulation.step([Unit(0, 1, 20, namespace="x")], 0)
+    simulation.step([Unit(1, 2, DAY, namespace="x")], 1)
+    simulation.step([Unit(2, 2, DAY, namespace="y")], 2)
+    assert [pod.metadata.name for pod in simulation.evictions[0].victims] == ["u00001-0"]
+    for at in range(3, 20):
+        simulation.scheduler.ledger.note_freed()
+        simulation.step([], at)
+    tried = len(simulation.evictions)
+    assert tried > 1, "it is repeated while the pod has borrowed GPUs"
+    for at in range(20, 60):
+        simulation.scheduler.ledger.note_freed()
+        simulation.step([], at)
+    assert len(simulation.evictions) == tried
+
+
 def test_priority_counts_only_within_a_queue() -> None:
     simulation = QueueSimulation({"a": 1}, queues={"one": {"guaranteed": {"gpus": 1}}, "two": {}})
     simulation.step([Unit(0, 1, DAY, namespace="one")], 0)
@@ -89,6 +107,17 @@ def test_without_queues_units_are_in_the_order_of_their_age() -> None:
     simulation.step([Unit(0, 4, DAY, namespace=str(at)) for at in range(5)], 0)
     assert [entry.order[:2] for entry in simulation.scheduler.queue] == [(0, 0.0)] * 3
     assert simulation.scheduler.ledger.on_allocation is None
+
+
+def test_without_the_last_queue_the_order_is_by_age_again() -> None:
+    simulation = QueueSimulation({"a": 1}, queues={"b": {"weight": 9}})
+    simulation.step(
+        [Unit(0, 1, 9, namespace="x"), Unit(0, 1, 9, namespace="a"), Unit(0, 1, 9, namespace="b")], 0
+    )
+    assert [entry.pod.metadata.namespace for entry in simulation.scheduler.queue] == ["b", "a"]
+    simulation.scheduler.gpu_queues.drop("b")
+    simulation.plan()
+    assert [entry.pod.metadata.namespace for entry in simulation.scheduler.queue] == ["a", "b"]
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -244,6 +244,8 @@ class Scheduler:
         self.statuses.enqueue_all()
         self.gangs.enqueue_all()
         self.mirror.enqueue_all()
+        await self.use_reader.read_first()
+        self.queue_control.prepare()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.lease_gc.run())
             group.create_task(self.statuses.run())

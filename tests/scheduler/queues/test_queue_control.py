@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 from msgspec import convert, structs
-from tests.scheduler.queue_simulation import GRACE, QueueSimulation
+from tests.scheduler.queue_simulation import QueueSimulation
 from tests.scheduler.simulation import Unit
 
 from gpufleet.kubernetes.crds.gpu_queue import QueueStatus
@@ -38,8 +38,7 @@ def control_of(simulation: QueueSimulation, written: Written, problem: str = "")
 
     def evict(pods: Any, note: str, grace: float) -> None:
         for pod in cast("list[Pod]", pods):
-            uid = pod.metadata.uid
-            simulation.ends[uid] = min(simulation.ends[uid], simulation.now + GRACE)
+            simulation.terminate(pod)
 
     scheduler = simulation.scheduler
     return QueueControl(

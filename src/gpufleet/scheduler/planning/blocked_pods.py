@@ -51,7 +51,8 @@ class BlockedPods:
         hold = self._placement.usable_hold(uid, request, nodes)
         if hold is not None and not hold.gang:
             victims = not_evicted(self._ledger, uid, hold)
-            return self._decisions.wait(entry, [pod], _preempting(hold.fits.node), victims)
+            if not entry.reclaims or self._preemption.may_evict([pod], [request], victims):
+                return self._decisions.wait(entry, [pod], _preempting(hold.fits.node), victims)
         self._ledger.release_hold(uid)
         until = self._timing.monotonic() + SEARCH_S
         with self._ledger.reservations.ignoring(self._reserver.ignored(entry, [pod])):

@@ -196,8 +196,11 @@ class GangPlacement:
                 if hold is not None
                 for victim in not_evicted(self._ledger, uid, hold)
             }
-            self._decisions.wait(entry, pods, Waiting(why, preempting=True), list(victims.values()))
-            return True
+            leaving = list(victims.values())
+            if not entry.reclaims or self._preemption.may_evict(pods, requests, leaving):
+                self._decisions.wait(entry, pods, Waiting(why, preempting=True), leaving)
+                return True
+            self._release_holds(pods)
         known, search = self._searches.pop(entry.key, ((), None))
         try:
             with self._ledger.reservations.ignoring(self._reserver.ignored(entry, pods)):

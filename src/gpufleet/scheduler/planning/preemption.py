@@ -170,6 +170,14 @@ class Preemption:
         found = self._nomination([places[at] for at in range(len(pods))], victims, targets)
         return found if self._still_right(found, victims, pods) else None
 
+    def may_evict(self, pods: Sequence[Pod], requests: Sequence[Request], victims: Sequence[Pod]) -> bool:
+        """Return whether all of these pods may still be evicted for a unit.
+
+        While an eviction was refused, a borrowed unit may have come inside the guarantee of its queue.
+        """
+        targets = list(self._evictable.for_unit(pods, requests))
+        return all(any(each.rank(victim) is not None for each in targets) for victim in victims)
+
     def in_flight(self, uid: str) -> bool:
         """Return whether GPUs are held for the pod and all other pods on them are terminating."""
         hold = self._ledger.holds.get(uid)

@@ -24,6 +24,9 @@ from gpufleet.scheduler.state import Ledger
 RANK_S = 1.0
 """Seconds after which the order between queues is computed again."""
 
+USE_S = 10.0
+"""Seconds after which the decayed use is computed again: it changes little in that time."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -56,6 +59,9 @@ class GpuQueues:
         self._ranked_at = float("-inf")
         self._waiting: Counter[str] = Counter()
         self._use: dict[str, float] = {}
+        self._use_at = float("-inf")
+        self._ranked = False
+        """Whether units have ranks other than the first."""
         self._generation = 0
 
     @property
@@ -100,7 +106,7 @@ class GpuQueues:
         """Use a new reading of the server's accounting."""
         self.reading = reading
         self.held.forget(reading.until)
-        self._ranked_at = float("-inf")
+        self._ranked_at = self._use_at = float("-inf")
 
     def set_budgets(self, states: Mapping[str, BudgetState]) -> None:
         """Apply how much of their budgets queues have used."""
@@ -118,7 +124,7 @@ class GpuQueues:
             for name, queue in self.objects.items()
         )
         self._generation += 1
-        self._ranked_at = float("-inf")
+        self._ranked_at = self._use_at = float("-inf")
         self._ledger.note_freed()
 
     # -- namespaces ------------------------------------------------------------------------
@@ -148,9 +154,12 @@ class GpuQueues:
         return self._used[1]
 
     def decayed_use(self) -> dict[str, float]:
-        """Return the decayed GPU-seconds of each queue."""
-        now = self._timing.now().timestamp()
-        return decayed_by_queue(self.reading, self.held.spans(), self.queue_of, now, self._half_life)
+        """Return the decayed GPU-seconds of each queue, not older than a few seconds."""
+        if self._timing.monotonic() - self._use_at >= USE_S:
+            self._use_at, now = self._timing.monotonic(), self._timing.now().timestamp()
+            spans = self.held.spans()
+            self._use = decayed_by_queue(self.reading, spans, self.queue_of, now, self._half_life)
+        return self._use
 
     def units(self, department: str) -> dict[str, tuple[RunningUnit, list[str]]]:
         """Return the units of a department that have GPUs, with the UIDs of their pods, by key."""
@@ -175,13 +184,6 @@ class GpuQueues:
                 else:
                     found[key] = RunningUnit(key, queue, held.gpus, started), [held.uid]
         return found
-
-    def standing(self, pod: Pod) -> Standing | None:
-        """Return whose GPUs a running pod has; None if no queue governs it."""
-        queue = self.queue_of(pod.metadata.namespace)
-        return (
-            self.standings(self.quotas.department(queue)).get(pod.metadata.uid) if queue is not None else None
-        )
 
     def standings(self, department: str) -> dict[str, Standing]:
         """Return whose GPUs the pods of a department have, by UID."""
@@ -208,6 +210,17 @@ class GpuQueues:
             )
             self._standings[department] = known
         return known[1]
+
+    def inside_guarantee(self, queue: str) -> int:
+        """Return how much of what a queue has is inside its guarantee, in thousandths."""
+        standings = self.standings(self.quotas.department(queue))
+        return sum(
+            sum(held.gpus.values())
+            for namespace in self.held.namespaces
+            if self.queue_of(namespace) == queue
+            for held in self.held.of(namespace)
+            if held.uid in standings and standings[held.uid].level is Level.OWN
+        )
 
     # -- waiting units ---------------------------------------------------------------------
 
@@ -274,16 +287,18 @@ class GpuQueues:
 
     def rank_due(self) -> bool:
         """Return whether the order between queues must be computed again."""
-        return self.active and self._timing.monotonic() - self._ranked_at >= RANK_S
+        if not self.active:
+            return self._ranked
+        return self._timing.monotonic() - self._ranked_at >= RANK_S
 
     def ranks(self, waiting: Mapping[str, Sequence[WaitingUnit]]) -> dict[str, Rank]:
         """Return the ranks of all units, given by queue in their own order."""
-        self._ranked_at = self._timing.monotonic()
-        self._use = self.decayed_use()
+        self._ranked_at, self._ranked = self._timing.monotonic(), self.active
+        use = self.decayed_use()
         self._waiting = Counter(
             {queue: sum(unit.milli for unit in units) for queue, units in waiting.items()}
         )
-        return ranks(self.quotas, self.used(), self._use, waiting)
+        return ranks(self.quotas, self.used(), use, waiting)
 
     # -- budgets ---------------------------------------------------------------------------
 
@@ -294,8 +309,9 @@ class GpuQueues:
 
     def budget_use(self, name: str, budget: Budget) -> float:
         """Return what a queue, or a department with its queues, has used of its budget."""
+        spans = self.held.spans(partial(self._counts_for, name))
         return used_of_budget(
-            self.reading, self.held.spans(), partial(self._counts_for, name), budget, self._timing.now()
+            self.reading, spans, partial(self._counts_for, name), budget, self._timing.now()
         )
 
     def pods_of(self, name: str) -> list[Pod]:

@@ -5,7 +5,7 @@ time.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,8 +18,8 @@ from gpufleet.scheduler.shares.decay import Span
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.holders import holder_key, uid_of, unit_of
 
-MOST_ENDED = 200_000
-"""Ended allocations that are kept while the server does not answer; the oldest are dropped."""
+MOST_ENDED = 20_000
+"""Ended allocations of a namespace that are kept while the server does not answer; the oldest are dropped."""
 
 
 class Held(NamedTuple):
@@ -48,7 +48,7 @@ class HeldGpus:
         self._held: dict[str, Held] = {}
         self._by_namespace: dict[str, set[str]] = {}
         self.namespaces: dict[str, NamespaceUse] = {}
-        self._ended: deque[Span] = deque(maxlen=MOST_ENDED)
+        self._ended: dict[str, deque[Span]] = {}
         self._unknown: set[str] = set()
         """What has GPUs of a model that was not reported yet."""
 
@@ -81,17 +81,24 @@ class HeldGpus:
                 found.update(held.gpus)
         return found
 
-    def spans(self) -> Iterator[Span]:
-        """Yield what bound pods have and had."""
-        yield from self._ended
-        for held in self._held.values():
-            pod = self._ledger.pods.get(held.uid)
-            if pod is not None and pod.spec.node_name:
-                yield from _spans(held, self.started(held, pod), None)
+    def spans(self, counts: Callable[[str], bool] = lambda namespace: True) -> Iterator[Span]:
+        """Yield what bound pods have and had, of the namespaces that count."""
+        for namespace, ended in self._ended.items():
+            if counts(namespace):
+                yield from ended
+        for namespace in self.namespaces:
+            for held in self.of(namespace) if counts(namespace) else ():
+                pod = self._ledger.pods.get(held.uid)
+                if pod is not None and pod.spec.node_name:
+                    yield from _spans(held, self.started(held, pod), None)
 
     def forget(self, until: float) -> None:
         """Forget allocations that ended before the server's reading."""
-        self._ended = deque((span for span in self._ended if (span.end or 0.0) > until), maxlen=MOST_ENDED)
+        for namespace, ended in list(self._ended.items()):
+            kept = [span for span in ended if (span.end or 0.0) > until]
+            self._ended[namespace] = deque(kept, MOST_ENDED)
+            if not kept:
+                del self._ended[namespace]
 
     def started(self, held: Held, pod: Pod) -> float:
         """Return when a pod began to use its GPUs."""
@@ -118,10 +125,10 @@ class HeldGpus:
 
     def _end(self, held: Held, now: float) -> None:
         pod = self._ledger.pods.get(held.uid)
-        if pod is None:
-            self._ended.extend(_spans(held, held.since, now))
-        elif pod.spec.node_name:
-            self._ended.extend(_spans(held, self.started(held, pod), now))
+        if pod is None or pod.spec.node_name:
+            start = held.since if pod is None else self.started(held, pod)
+            ended = self._ended.setdefault(held.namespace, deque(maxlen=MOST_ENDED))
+            ended.extend(_spans(held, start, now))
 
     def _count(self, held: Held, sign: int) -> None:
         use = self.namespaces.setdefault(held.namespace, NamespaceUse(Counter()))

@@ -66,6 +66,12 @@ class QueueControl:
                 await self.step()
             await self._timing.sleep(CHECK_S)
 
+    def prepare(self) -> None:
+        """Apply budgets before the first unit is planned; their events follow in the first step."""
+        if self._queues.active:
+            self.check_budgets()
+            self._reported = set()
+
     async def step(self) -> None:
         """Check all budgets, and write the statuses that have changed."""
         self._queues.held.read_models()
@@ -92,8 +98,7 @@ class QueueControl:
                 state, self._ended[name] = BudgetState.USED_UP, period
             states[name] = state
             self._metrics.queue_budget.labels(name).set(used / budget.total if budget.total else 1.0)
-            before = queues.budgets.get(name, BudgetState.AVAILABLE)
-            if state > before and state is BudgetState.NEARLY_USED:
+            if state is BudgetState.NEARLY_USED:
                 unit = "" if budget.in_money else " GPU-hours"
                 events.append((queue, "BudgetNearlyUsed", f"{used:.4g} of {budget.total:g}{unit} are used"))
         queues.set_budgets(states)

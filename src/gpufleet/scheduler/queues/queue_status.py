@@ -17,7 +17,7 @@ from gpufleet.kubernetes.crds.gpu_queue import (
 )
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.shares.budget import BudgetState, period_at
-from gpufleet.scheduler.shares.quota import GPU, Level
+from gpufleet.scheduler.shares.quota import GPU
 
 STALE_S = 7200.0
 """Seconds after which the accounted use counts as old: an hour is accounted for shortly after its end."""
@@ -34,14 +34,7 @@ def status_of(
     """Return the status of a queue; `problem` is why the use can't be read from the server."""
     name = queue.metadata.name
     used = queues.used().get(name, Counter[str]())
-    levels = queues.units(queues.quotas.department(name))
-    standing = queues.quotas.levels(unit for unit, _ in levels.values())
-    inside = sum(
-        sum(unit.gpus.values())
-        for key, (unit, _) in levels.items()
-        if unit.queue == name and standing[key] is Level.OWN
-    )
-    everything, total = sum(use.values()), sum(used.values())
+    everything, total, inside = sum(use.values()), sum(used.values()), queues.inside_guarantee(name)
     reading = queues.reading
     return QueueStatus(
         namespaces=tuple(queues.assignment.of(name)),

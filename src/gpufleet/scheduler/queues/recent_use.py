@@ -61,7 +61,10 @@ def used_of_budget(
     budget: Budget,
     now: datetime,
 ) -> float:
-    """Return the GPU-hours or the cost since the budget's period began, of the namespaces that count."""
+    """Return the GPU-hours or the cost since the budget's period began, of the namespaces that count.
+
+    `spans` are those of these namespaces.
+    """
     start = period_at(budget.period, now)[0].timestamp()
     used = 0.0
     if reading.starts.get(budget.period) == start:
@@ -69,9 +72,8 @@ def used_of_budget(
             if namespaces(namespace):
                 used += use.cost if budget.in_money else use.gpu_hours
     for span in spans:
-        if namespaces(span.namespace):
-            hours = span.seconds(max(start, reading.until), now.timestamp()) / 3600
-            used += hours * (price_of(reading.prices, span.model) if budget.in_money else 1.0)
+        hours = span.seconds(max(start, reading.until), now.timestamp()) / 3600
+        used += hours * (price_of(reading.prices, span.model) if budget.in_money else 1.0)
     return used
 
 

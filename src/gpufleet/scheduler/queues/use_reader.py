@@ -3,7 +3,9 @@
 While the server does not answer, the scheduler goes on with the last reading; the status of GpuQueues and a metric say so.
 """
 
+import asyncio
 import ssl
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +23,8 @@ _log = get_logger("scheduler")
 
 PATH = "/api/v1/gpu-aggregation/namespaces/use"
 TIMEOUT = 30.0
+FIRST_TIMEOUT = 5.0
+"""Seconds for which a new leader waits for its first reading."""
 MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -62,6 +66,13 @@ class UseReader:
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self.problem = ""
         """Why the last reading failed."""
+
+    async def read_first(self) -> None:
+        """Read the use before the first unit is planned, if the server answers soon."""
+        if self._settings.server_url and self._queues.active:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_TIMEOUT), self._session() as session:
+                    await self.read(session)
 
     async def run(self) -> None:
         """Read until cancelled, as long as there are queues."""
