@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpufleet.kubernetes.crds.generate import definitions, write_definitions
+from gpufleet.kubernetes.crds.gpu_queue import Budget, Guarantee, QueueSpec
 
 CHART = Path(__file__).parents[3] / "charts" / "gpu-scheduler" / "crds"
 
@@ -66,3 +67,21 @@ def test_documented_fields_keep_their_wire_names() -> None:
         "budget",
     }
     assert {"used", "guaranteed", "borrowed", "pending", "budget"} <= set(queue["status"]["properties"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "valid"),
+    [
+        (Guarantee, {"gpus": 2, "models": [{"model": "H100", "gpus": 2}]}, True),
+        (Guarantee, {"gpus": 1, "models": [{"model": "H100", "gpus": 2}]}, False),
+        (Budget, {"gpuHours": 1.0}, True),
+        (Budget, {"gpuHours": 1.0, "cost": 1.0}, False),
+        (Budget, {}, False),
+        (Budget, {"cost": 0.0}, False),
+        (QueueSpec, {"guaranteed": {"gpus": 2}, "limit": {"gpus": 2}}, True),
+        (QueueSpec, {"guaranteed": {"gpus": 3}, "limit": {"gpus": 2}}, False),
+        (QueueSpec, {"namespaces": ["a"], "namespaceSelector": {}}, False),
+    ],
+)
+def test_the_rules_of_queues_reject_contradictions(kind: Any, value: dict[str, Any], valid: bool) -> None:
+    assert all(rule.holds(value) for rule in kind.rules) == valid
