@@ -85,6 +85,7 @@ CLUSTERS = Envelope(
         "/api/workloadMetadata",
         "/api/nodes",
         "/api/claims",
+        "/api/queues",
         "/api/leases",
         "/api/events",
     ),
