@@ -13,7 +13,7 @@ Json = dict[str, Any]
 MAX_REVIEW_BYTES = 8 * 1024 * 1024
 """Enough for an object and its previous state, each up to etcd's limit of 1.5 MiB, with a margin."""
 _MAX_VALUES = 500_000
-"""Values in a review. One may need a hundred times its text in memory; a pod of 1.5 MiB has about 100,000."""
+"""Values in a review. One may need twenty times its text in memory; a pod of 1.5 MiB has about 100,000."""
 
 
 class UserInfo(msgspec.Struct, frozen=True):
