@@ -1,6 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { splitEvents } from "../src/api/sse";
 import { align, alone, nearest, stack, statisticsOf } from "../src/charts/align";
+import { teamColours } from "../src/charts/colours";
+import { heldShare, occupancyRows } from "../src/charts/occupancy";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import type { Report, ReportRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
@@ -373,4 +375,58 @@ test("a date and time field shows a time in its zone and gives it back", () => {
   expect(parseFieldTime(fieldTime(at, "UTC"), "UTC")).toBe(at);
   expect(parseFieldTime(fieldTime(at, "local"), "local")).toBe(at);
   expect(parseFieldTime("", "UTC")).toBeNaN();
+});
+
+describe("occupancy", () => {
+  const period = (podName: string, gpus: number[], start: number, end: number, share = 1) => ({
+    namespace: "team",
+    podName,
+    workloadUid: podName,
+    workloadKind: "Job",
+    workloadName: podName,
+    gpus,
+    gpuCount: gpus.length || 1,
+    share,
+    start,
+    end,
+  });
+
+  test("has a row for each GPU, and what lasts ends now", () => {
+    const occupancy = {
+      gpus: [0, 1],
+      periods: [period("a", [0], 100, 150), period("b", [0, 1], 150, 0), period("c", [], 0, 110)],
+      truncated: false,
+    };
+    const rows = occupancyRows(occupancy, 100, 200, 175);
+    expect(rows.map((row) => [row.name, row.bars.map((bar) => [bar.left, bar.width])])).toEqual([
+      [
+        "GPU 0",
+        [
+          [0, 0.5],
+          [0.5, 0.25],
+        ],
+      ],
+      ["GPU 1", [[0.5, 0.25]]],
+      ["Unknown GPU", [[0, 0.1]]],
+    ]);
+    expect(heldShare(occupancy, 100, 200, 175)).toBeCloseTo((50 + 50 + 10) / 150);
+  });
+
+  test("draws pods that share a GPU one below the other", () => {
+    const periods = [period("a", [0], 0, 100, 0.5), period("b", [0], 50, 100, 0.5)];
+    const [row] = occupancyRows({ gpus: [0], periods, truncated: false }, 0, 100, 100);
+    expect(row?.bars.map((bar) => [bar.top, bar.height])).toEqual([
+      [0, 0.5],
+      [0.5, 0.5],
+    ]);
+  });
+});
+
+test("a team keeps its colour, and a few teams have different ones", () => {
+  const names = ["research", "vision", "speech", "nlp", "robotics", "platform"];
+  const all = teamColours(names);
+  expect(new Set(all.values()).size).toBe(names.length);
+  expect(teamColours(["research"]).get("research")).toBe(
+    teamColours(["research", ""]).get("research"),
+  );
 });

@@ -1,8 +1,9 @@
 // Node page: GPUs by island, holders, processes, history.
-import type { Graph, NodeDetail, NodeGpu } from "../api/types";
+import type { Graph, NodeDetail, NodeGpu, Occupancy } from "../api/types";
 import { css, viridis } from "../charts/colours";
+import { Gantt } from "../charts/gantt";
 import { useResource } from "../state/resource";
-import { rangeName, useRange } from "../state/range";
+import { rangeName, useRange, zoomTo } from "../state/range";
 import { link } from "../state/route";
 import { count, decimal, percent, shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
@@ -197,8 +198,16 @@ function History(props: { name: string; query: Record<string, string> }) {
     { cluster: props.query["cluster"], ...range },
     { every: 60_000, same: `history ${rangeName(props.query)}` },
   );
+  const occupancy = useResource<Occupancy>(
+    `api/nodes/${encodeURIComponent(props.name)}/occupancy`,
+    { cluster: props.query["cluster"], start: range.start, end: range.end },
+    { every: 60_000, same: `occupancy ${rangeName(props.query)}` },
+  );
   return (
     <Card title="History" aside={<RangeChoice query={props.query} range={range} />}>
+      <Loaded of={occupancy} missing="This server has no history of allocations" lines={4}>
+        {(data) => <Gantt occupancy={data} start={range.start} end={range.end} onZoom={zoomTo} />}
+      </Loaded>
       <Loaded of={graphs} missing="This server has no node history" lines={6}>
         {(data) => <Graphs graphs={data} range={range} />}
       </Loaded>
