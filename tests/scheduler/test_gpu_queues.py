@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.scheduler.queue_simulation import GRACE, QueueSimulation
 from tests.scheduler.simulation import Unit
 
+from gpufleet.kubernetes.objects import KubeObject, ObjectMeta
 from gpufleet.scheduler.planning.plan import Decided, Waiting
 from gpufleet.scheduler.shares.quota import Level
 
@@ -100,6 +101,18 @@ def test_namespaces_of_kueue_have_no_quota() -> None:
     simulation.step([Unit(0, 4, DAY, namespace="research"), Unit(0, 4, DAY, namespace="research")], 0)
     assert len(simulation.started) == 2
     assert simulation.scheduler.gpu_queues.queue_of("research") is None
+
+
+def test_a_namespace_that_gets_the_labels_of_a_queue_belongs_to_it() -> None:
+    simulation = QueueSimulation(NODES)
+    queues = simulation.scheduler.gpu_queues
+    selector = {"matchLabels": {"team": "nlp"}}
+    simulation.put_queue("labelled", namespaceSelector=selector, limit={"gpus": 1})
+    assert queues.queue_of("ml") == "default"
+    queues.put_namespace(KubeObject(ObjectMeta(name="ml", labels={"team": "nlp"})))
+    assert queues.queue_of("ml") == "labelled"
+    queues.put_namespace(KubeObject(ObjectMeta(name="ml")))
+    assert queues.queue_of("ml") == "default"
 
 
 def test_without_queues_units_are_in_the_order_of_their_age() -> None:

@@ -90,12 +90,16 @@ class GpuQueues:
         meta = namespace.metadata
         if self._labels.get(meta.name) != meta.labels:
             self._labels[meta.name] = meta.labels
-            self._changed()
+            self._labels_changed()
 
     def drop_namespace(self, name: str) -> None:
         """Remove a namespace."""
         self._labels.pop(name, None)
-        self._changed()
+        self._labels_changed()
+
+    def _labels_changed(self) -> None:
+        if any(queue.spec.namespace_selector is not None for queue in self.objects.values()):
+            self._changed()
 
     def local_queues_changed(self, namespace: str, by: int) -> None:
         """Count one more or one less LocalQueue of Kueue in a namespace."""
@@ -144,7 +148,7 @@ class GpuQueues:
 
     def used(self) -> dict[str, Counter[str]]:
         """Return what each queue has now, also by holds, in thousandths by model."""
-        key = (self._ledger.allocations, self._generation)
+        key = (self.held.changes, self._generation)
         if self._used[0] != key:
             found: dict[str, Counter[str]] = {}
             for namespace, use in self.held.namespaces.items():

@@ -49,6 +49,8 @@ class HeldGpus:
         self._by_namespace: dict[str, set[str]] = {}
         self.namespaces: dict[str, NamespaceUse] = {}
         self._ended: dict[str, deque[Span]] = {}
+        self.changes = 0
+        """Grows with every change."""
         self._unknown: set[str] = set()
         """What has GPUs of a model that was not reported yet."""
 
@@ -106,6 +108,7 @@ class HeldGpus:
 
     def _changed(self, uid: str, node: str, after: Allocation | None) -> None:
         key, now = holder_key(uid, node), self._timing.now().timestamp()
+        self.changes += 1
         before = self._held.pop(key, None)
         self._unknown.discard(key)
         if before is not None:
