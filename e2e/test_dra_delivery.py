@@ -272,14 +272,9 @@ def test_an_allocation_that_kube_scheduler_can_not_follow_is_cleared(
     assert workspace.run("other", "eight") == ALL
     # Another node with GPUs appears: the pod is planned there.
     fake_nodes.add("roomy", capacity={"cpu": "100"})
-    devices = [
-        {"name": f"gpu-{at}", "attributes": {"uuid": {"string": f"GPU-{at}"}, "index": {"int": at}}}
-        for at in range(8)
-    ]
-    pool = {"name": "roomy", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": resource_claims.DRIVER, "nodeName": "roomy", "pool": pool, "devices": devices}
-    workspace.cluster.api.create(SLICES, {"metadata": {"name": "roomy"}, "spec": spec})
-    report(workspace.cluster, "roomy", [f"GPU-{at}" for at in range(8)])
+    uuids = {at: f"GPU-{at}" for at in range(8)}
+    workspace.cluster.api.create(SLICES, resource_claims.resource_slice("roomy", uuids))
+    report(workspace.cluster, "roomy", list(uuids.values()))
     try:
         workspace.cluster.wait_for(
             "the pod on the other node",
@@ -289,7 +284,7 @@ def test_an_allocation_that_kube_scheduler_can_not_follow_is_cleared(
     finally:
         workspace.delete("stuck")
         workspace.cluster.api.delete(f"{REPORTS}/roomy")
-        workspace.cluster.api.delete(f"{SLICES}/roomy")
+        resource_claims.unpublish(workspace.cluster, "roomy")
 
 
 def test_a_gpu_that_is_allocated_twice_is_reported_at_once(workspace: Workspace) -> None:

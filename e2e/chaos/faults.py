@@ -84,6 +84,11 @@ class Chaos:
                     self.done[f"{kind} exited"] += 1
                     each.process.kill()
                     each.process.spawn()
+        for name, process in self.others().items():
+            if not process.running:
+                self.done[f"{name} exited"] += 1
+                process.kill()
+                process.spawn()
 
     def _do(self, faults: dict[str, Fault]) -> None:
         """Begin all faults, wait, and end them, even if something fails in between."""
@@ -109,19 +114,25 @@ class Chaos:
                     self.problems.append(f"{fault.name} did not end: {error}")
                 time.sleep(1)
 
+    def others(self) -> dict[str, Component]:
+        """Return the processes that are killed and paused, but don't belong to the charts."""
+        cluster = self._system.cluster
+        return {
+            "API server": cluster.apiserver,
+            "controller manager": cluster.controller_manager,
+            "the cluster's kube-scheduler": cluster.scheduler,
+            "Prometheus": self._system.prometheus.process,
+        }
+
     def _draw(self) -> Fault:
         """Choose a component and one of its possible faults."""
-        kind = self._random.choice(
-            (*COMPONENTS, "scheduler", "server", "API server", "etcd", "PostgreSQL", "Prometheus")
-        )
+        kind = self._random.choice((*COMPONENTS, "scheduler", "server", "etcd", "PostgreSQL", *self.others()))
         cluster = self._system.cluster
         if kind == "PostgreSQL":
             database = self._system.database
             return Fault("PostgreSQL killed", database.kill, database.start, 6)
-        if kind == "Prometheus":
-            return self._of_process(kind, self._system.prometheus.process, 10)
-        if kind == "API server":
-            return self._of_process(kind, cluster.apiserver, 8)
+        if kind in self.others():
+            return self._of_process(kind, self.others()[kind], 8)
         if kind == "etcd":
             return Fault("etcd paused", cluster.etcd.pause, cluster.etcd.resume, 4)
         return self._of_pod(kind, self._random.choice(self._system.processes.of(kind)))
