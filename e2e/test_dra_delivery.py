@@ -42,11 +42,17 @@ def scheduler(cluster: Cluster) -> Iterator[test_scheduler.Scheduler]:
     cluster.api.delete(f"{CLASSES}/{DEVICE_CLASS}")
 
 
-def report(cluster: Cluster, node: str, uuids: list[str]) -> None:
-    """Report the GPUs of a node as its agent would."""
+def report(
+    cluster: Cluster, node: str, uuids: list[str], instances: dict[int, list[str]] | None = None
+) -> None:
+    """Report the GPUs of a node as its agent would, and the UUIDs of MIG instances by GPU."""
     body = {"metadata": {"name": node}, "spec": {"nodeName": node}}
     cluster.api.create(REPORTS, {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus", **body})
-    devices = [{"id": at, "uuid": uuid, "health": "Healthy"} for at, uuid in enumerate(uuids)]
+    devices: list[Json] = [{"id": at, "uuid": uuid, "health": "Healthy"} for at, uuid in enumerate(uuids)]
+    for gpu, parts in (instances or {}).items():
+        devices[gpu]["migInstances"] = [
+            {"id": at, "profile": "1g.10gb", "uuid": uuid} for at, uuid in enumerate(parts)
+        ]
     status = {"status": {"devices": devices, "total": len(devices), "free": len(devices)}}
     cluster.api.patch(f"{REPORTS}/{node}/status", status)
 
@@ -82,8 +88,8 @@ class Workspace:
         self.gpu_claims = f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims"
         self.resource_claims = f"{resource_claims.API}/namespaces/{namespace}/resourceclaims"
 
-    def claim(self, name: str, count: int, gang: int = 0) -> None:
-        spec: Json = {"devices": {"count": count}, **({"gangRef": name} if gang else {})}
+    def claim(self, name: str, count: int, gang: int = 0, **devices: Any) -> None:
+        spec: Json = {"devices": {"count": count, **devices}, **({"gangRef": name} if gang else {})}
         meta = {"name": name, "annotations": {GANG_SIZE: str(gang)} if gang else {}}
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": meta, "spec": spec}
         self.cluster.api.create(self.gpu_claims, body)
@@ -114,14 +120,16 @@ class Workspace:
         return found
 
     def devices(self, pod: str) -> frozenset[int]:
-        """Return the devices that are allocated to a pod."""
-        statuses = self.read(pod)["status"].get("resourceClaimStatuses", ())
-        numbers: set[int] = set()
-        for each in statuses:
+        """Return the numbers of the devices that are allocated to a pod."""
+        return frozenset(int(each["device"].removeprefix("gpu-")) for each in self.results(pod))
+
+    def results(self, pod: str) -> list[Json]:
+        """Return the devices that are allocated to a pod, as the API server stores them."""
+        results: list[Json] = []
+        for each in self.read(pod)["status"].get("resourceClaimStatuses", ()):
             found = self.cluster.api.get(f"{self.resource_claims}/{each['resourceClaimName']}")
-            results = found.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
-            numbers |= {int(result["device"].removeprefix("gpu-")) for result in results}
-        return frozenset(numbers)
+            results += found.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        return results
 
     def restarts(self, name: str) -> int | None:
         for status in self.read(name)["status"].get("containerStatuses", ()):
@@ -306,3 +314,53 @@ def test_a_gpu_that_is_allocated_twice_is_reported_at_once(workspace: Workspace)
         timeout=60,
     )
     workspace.cluster.api.delete(f"{workspace.resource_claims}/intruder")
+
+
+def test_mig_instances_and_shares_are_allocated_as_the_api_server_and_kube_scheduler_accept_them(
+    workspace: Workspace, fake_nodes: FakeNodes
+) -> None:
+    """A fake node has a GPU with two MIG instances, one that can be shared by capacity, and one that can not."""
+    cluster, node, driver = workspace.cluster, "parts", resource_claims.DRIVER
+    fake_nodes.add(node, capacity={"cpu": "100"})
+    body = resource_claims.resource_slice(node, {1: "GPU-p1"}, multiple=True)
+    body["spec"]["devices"] += [
+        *resource_claims.resource_slice(node, {2: "GPU-p2"})["spec"]["devices"],
+        *(
+            {
+                "name": f"gpu-0-mig-1g10gb-19-{at}",
+                "attributes": {
+                    "uuid": {"string": f"MIG-p{at}"},
+                    "parentUUID": {"string": "GPU-p0"},
+                    "profile": {"string": "1g.10gb"},
+                    "type": {"string": "mig"},
+                },
+                "capacity": {"memory": {"value": "9984Mi"}},
+            }
+            for at in range(2)
+        ),
+    ]
+    cluster.api.create(SLICES, body)
+    report(cluster, node, ["GPU-p0", "GPU-p1", "GPU-p2"], {0: ["MIG-p0", "MIG-p1"]})
+    workspace.claim("mig", 1, exclusivity="MIG", migProfile="1g.10gb")
+    workspace.claim("half", 1, exclusivity="Shared", share=0.5)
+    names = [*(f"mig-{at}" for at in range(2)), *(f"half-{at}" for at in range(4))]
+    try:
+        for name in names:
+            workspace.create(name, name.partition("-")[0], nodeSelector={"kubernetes.io/hostname": node})
+        for name in names:
+            workspace.wait_running(name)
+        found = {name: workspace.results(name) for name in names}
+        common = {"request": "gpus", "driver": driver, "pool": node}
+        instances = [each for at in range(2) for each in found[f"mig-{at}"]]
+        assert sorted(instances, key=lambda each: str(each["device"])) == [
+            {**common, "device": f"gpu-0-mig-1g10gb-19-{at}"} for at in range(2)
+        ]
+        halves = [each for at in range(4) for each in found[f"half-{at}"]]
+        assert sorted(each["device"] for each in halves) == ["gpu-1", "gpu-1", "gpu-2", "gpu-2"]
+        shares = {each["shareID"]: each["consumedCapacity"] for each in halves if each["device"] == "gpu-1"}
+        assert list(shares.values()) == [{"memory": str(40 << 30)}] * 2
+        assert [each for each in halves if each["device"] == "gpu-2"] == [{**common, "device": "gpu-2"}] * 2
+    finally:
+        workspace.delete(*names)
+        cluster.api.delete(f"{REPORTS}/{node}")
+        resource_claims.unpublish(cluster, node)

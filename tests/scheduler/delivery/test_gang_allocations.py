@@ -30,7 +30,7 @@ def reconcile(machine: Machine) -> None:
     """Run every component once; all requests succeed."""
     for part in ("plan", "allocator", "lease_gc", "mirror"):
         machine.process.watch()
-        machine.process.reconcile_with(part)  # type: ignore[arg-type]
+        machine.process.reconcile_with(part)
         while machine.world.calls:
             machine.world.resolve(machine.world.calls[0], "done")
     machine.process.watch()
