@@ -16,6 +16,7 @@ from e2e.fakenodes import FakeNodes
 from e2e.node import Access, Node, resource_claims
 from e2e.node.configuration import VENDOR_RUNTIME
 from e2e.node.pods import container, pod
+from e2e.node.workspace import ALL, RESTARTABLE, NodeWorkspace
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_SIZE
 from gpufleet.kubernetes.resource_claims import DEVICE_CLASS
 
@@ -23,22 +24,14 @@ REPORTS = "/apis/gpu.scheduling/v1/gpunodestatuses"
 SLICES = f"{resource_claims.API}/resourceslices"
 CLASSES = f"{resource_claims.API}/deviceclasses"
 OTHER_CLASS = "gpus-of-others"
-ALL = frozenset(range(8))
-RESTARTABLE = "while [ ! -e /tmp/stop ]; do sleep 0.2; done"
 Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def scheduler(cluster: Cluster) -> Iterator[test_scheduler.Scheduler]:
     """Run gpufleet's scheduler in mode `dra`; kube-scheduler does not know it."""
-    cluster.kubectl("apply", "-f", str(test_scheduler.CRDS))
-    for crd in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
-    scheduler = test_scheduler.Scheduler(cluster, "--delivery", "dra")
-    scheduler.start()
-    yield scheduler
-    scheduler.stop()
-    cluster.kubectl("delete", "-f", str(test_scheduler.CRDS))
+    with test_scheduler.running_scheduler(cluster, "--delivery", "dra", extender=False) as scheduler:
+        yield scheduler
     cluster.api.delete(f"{CLASSES}/{DEVICE_CLASS}")
 
 
@@ -79,12 +72,11 @@ def dra_node(cluster: Cluster, real_node: Node, scheduler: object) -> Iterator[N
     driver.kill()
 
 
-class Workspace:
+class Workspace(NodeWorkspace):
     """Acts as a user in one namespace."""
 
     def __init__(self, cluster: Cluster, node: Node, namespace: str) -> None:
-        self.cluster, self.node, self.namespace = cluster, node, namespace
-        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        super().__init__(cluster, node, namespace)
         self.gpu_claims = f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims"
         self.resource_claims = f"{resource_claims.API}/namespaces/{namespace}/resourceclaims"
 
@@ -112,13 +104,6 @@ class Workspace:
         self.wait_running(name)
         return self.devices(name)
 
-    def wait_running(self, name: str) -> None:
-        self.cluster.wait_for(f"running pod {name}", lambda: self.restarts(name) is not None, timeout=90)
-
-    def read(self, name: str) -> Json:
-        found: Json = self.cluster.api.get(f"{self.pods}/{name}")
-        return found
-
     def devices(self, pod: str) -> frozenset[int]:
         """Return the numbers of the devices that are allocated to a pod."""
         return frozenset(int(each["device"].removeprefix("gpu-")) for each in self.results(pod))
@@ -130,25 +115,6 @@ class Workspace:
             found = self.cluster.api.get(f"{self.resource_claims}/{each['resourceClaimName']}")
             results += found.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
         return results
-
-    def restarts(self, name: str) -> int | None:
-        for status in self.read(name)["status"].get("containerStatuses", ()):
-            if "running" in status["state"]:
-                return int(status["restartCount"])
-        return None
-
-    def restart(self, name: str) -> None:
-        self.exec(name, "touch", "/tmp/stop")
-        self.cluster.wait_for(f"restarted container of {name}", lambda: self.restarts(name) == 1)
-
-    def exec(self, name: str, *command: str) -> str:
-        return self.cluster.kubectl("exec", name, "--namespace", self.namespace, "--", *command)
-
-    def check_access(self, name: str, gpus: frozenset[int]) -> None:
-        """Check that containers and init containers open these GPUs and no others."""
-        expected = Access(nodes=gpus, opens=gpus, denied=ALL - gpus)
-        assert self.node.access(self.namespace, name) == expected
-        assert Access.parse(self.node.logs(self.namespace, name, "fetch")) == expected
 
     def message(self, claim: str) -> str:
         return str(self.cluster.api.get(f"{self.gpu_claims}/{claim}").get("status", {}).get("message", ""))
@@ -195,8 +161,10 @@ def test_a_pod_opens_exactly_its_devices_also_after_restarts(
     greedy = workspace.run("greedy", "three", container(env={"NVIDIA_VISIBLE_DEVICES": "all"}))
     assert (len(mine), len(greedy), mine & greedy) == (2, 3, frozenset())
     assert workspace.read("mine")["spec"]["schedulerName"] == "default-scheduler"
-    workspace.check_access("mine", mine)
-    workspace.check_access("greedy", greedy)
+    workspace.check("mine", mine)
+    workspace.check("greedy", greedy)
+    # Kubernetes gives ephemeral containers no ResourceClaim.
+    assert workspace.debug("greedy") == Access(nodes=frozenset(), opens=frozenset(), denied=ALL)
     workspace.wait_message("two", "Successfully allocated")
     ids = ",".join(map(str, sorted(mine)))
     workspace.cluster.wait_for(
@@ -207,15 +175,15 @@ def test_a_pod_opens_exactly_its_devices_also_after_restarts(
         ),
     )
     workspace.node.restart_kubelet()
-    workspace.check_access("mine", mine)
+    workspace.check("mine", mine)
     workspace.restart("mine")
-    workspace.check_access("mine", mine)
+    workspace.check("mine", mine)
     scheduler.kill()
     scheduler.start()
     neighbour = workspace.run("neighbour", "two")
     assert neighbour & (mine | greedy) == frozenset()
-    workspace.check_access("mine", mine)
-    workspace.check_access("neighbour", neighbour)
+    workspace.check("mine", mine)
+    workspace.check("neighbour", neighbour)
     uid = workspace.read("mine")["metadata"]["uid"]
     workspace.delete("mine")
     again = workspace.run("again", "two")
