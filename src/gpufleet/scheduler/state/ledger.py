@@ -294,8 +294,8 @@ class Ledger:
         return iter(list(self._leased))
 
     def unblocked(self, uid: str, fits: Fits) -> bool:
-        """Return whether the leases and ResourceClaims of others leave these GPUs to the pod."""
-        return all(self._is_open(uid, fits, gpu) for gpu in fits.gpus)
+        """Return whether leases and ResourceClaims of others, and device-plugin pods, leave these GPUs to the pod."""
+        return not self.cluster.has_taken(fits) and all(self._is_open(uid, fits, gpu) for gpu in fits.gpus)
 
     def blocking_pods(self, uid: str, fits: Fits) -> set[str]:
         """Return the other pods that have these GPUs."""
