@@ -44,11 +44,11 @@ def allocated(claim: str, pod: str, device: str, at: int, version: int = 1) -> d
     return event("patch", "resourceclaims", claim, at, "status", responseObject=body)
 
 
-def leased(uid: str, at: int) -> dict[str, Any]:
-    holders = json.dumps({uid: {"namespace": "users", "milli": 1000, "stamp": "s"}})
+def leased(*uids: str, at: int, milli: int = 1000) -> dict[str, Any]:
+    holders = json.dumps({uid: {"namespace": "users", "milli": milli, "stamp": "s"} for uid in uids})
     body = {
         "metadata": {"name": "gpu-a-0", "annotations": {HOLDERS: holders}},
-        "spec": {"holderIdentity": uid},
+        "spec": {"holderIdentity": ",".join(uids)},
     }
     return event("create", "leases", "gpu-a-0", at, responseObject=body)
 
@@ -76,6 +76,11 @@ def test_two_halves_share_a_gpu_but_three_do_not() -> None:
     alive = set(shares)
     assert check_log(log, shares, alive).faults == []
     assert len(check_log([*log, bound("r", "a:0", 3)], shares, alive).faults) == 1
+
+
+def test_leases_tell_the_shares_of_pods() -> None:
+    log = [leased("uid-p", at=1, milli=500), bound("p", "a:0", 2), leased("uid-p", "uid-q", at=3, milli=500)]
+    assert check_log(log, {}, {"uid-p", "uid-q"}).faults == []
 
 
 def test_a_pod_without_a_logged_end_is_counted_separately() -> None:
@@ -135,7 +140,7 @@ def test_a_claim_with_a_finalizer_keeps_its_device_when_it_is_deleted() -> None:
 
 
 def test_a_device_in_the_allocation_of_one_pod_and_a_lease_of_another_is_found() -> None:
-    mirror = [allocated("p-claim", "p", "gpu-0", 1), bound("p", "", 2), leased("uid-p", 3)]
+    mirror = [allocated("p-claim", "p", "gpu-0", 1), bound("p", "", 2), leased("uid-p", at=3)]
     assert check_log(mirror, {}, {"uid-p"}).faults == []
     lost = [*mirror, allocated("q-claim", "q", "gpu-0", 5)]
     assert len(check_log(lost, {}, {"uid-p", "uid-q"}).faults) == 1
@@ -152,7 +157,7 @@ def test_the_lease_of_an_ended_pod_is_no_holder() -> None:
     log = [
         allocated("p-claim", "p", "gpu-0", 1),
         bound("p", "", 2),
-        leased("uid-p", 3),
+        leased("uid-p", at=3),
         ended("p", 4),
         event("delete", "resourceclaims", "p-claim", 5),
         allocated("q-claim", "q", "gpu-0", 6),

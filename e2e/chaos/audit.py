@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from gpufleet.kubernetes.annotations import ALLOCATED
+from gpufleet.kubernetes.annotations import ALLOCATED, SHARE
 from gpufleet.kubernetes.leases import read_lease
 from gpufleet.kubernetes.objects import Lease
 from gpufleet.placement.request import WHOLE
@@ -53,7 +53,10 @@ class Verdict:
 
 
 def check_log(events: Iterable[Event], shares: Mapping[str, int], alive: set[str]) -> Verdict:
-    """Check the log. `shares` are thousandths of a GPU by pod UID, `alive` the UIDs of existing pods."""
+    """Check the log. `alive` are the UIDs of existing pods.
+
+    `shares` are thousandths of a GPU by pod UID, for pods whose leases and ResourceClaims don't tell them.
+    """
     log = _Log()
     for event in events:
         if event.get("stage") == "ResponseComplete" and _succeeded(event):
@@ -76,6 +79,7 @@ class _Log:
         self._allocated: dict[tuple[str, str], Holding] = {}
         self._claim_versions: dict[str, int] = {}
         self._leased: dict[str, dict[str, Holding]] = {}
+        self._shares: dict[str, int] = {}
 
     def read(self, event: Event) -> None:
         """Read one successful request."""
@@ -116,7 +120,7 @@ class _Log:
         bound = {each.uid for each in (*self._by_binding, *self._by_claim) if each.uid in self._bound}
         verdict.unrecorded_ends = len(bound - self._ended.keys() - alive)
         verdict.faults += self._cleared_early(alive)
-        verdict.faults += held_twice(holdings, shares, alive)
+        verdict.faults += held_twice(holdings, {**shares, **self._shares}, alive)
         return verdict
 
     def _binding(self, event: Event) -> None:
@@ -156,6 +160,8 @@ class _Log:
             self._verdict.allocations += 1
             owners = [each["uid"] for each in meta.get("ownerReferences", ()) if each["kind"] == "Pod"]
             uid = owners[0] if owners else meta["uid"]
+            if share := meta.get("annotations", {}).get(SHARE):
+                self._shares[uid] = int(share)
             holding = Holding(uid, f"ResourceClaim {meta['name']}", gpus, _moment(event["stageTimestamp"]))
             self._allocated[key] = holding
             self._by_claim.append(holding)
@@ -183,6 +189,7 @@ class _Log:
             return
         if sum(holder.milli for holder in lease.holders.values()) > WHOLE:
             self._verdict.faults.append(f"{lease.name} was written with holders {', '.join(lease.holders)}")
+        self._shares |= {uid: holder.milli for uid, holder in lease.holders.items() if holder.milli}
         self._hold_lease(event, f"{lease.node}:{lease.gpu}", set(lease.holders))
 
     def _hold_lease(self, event: Event, gpu: str, uids: set[str]) -> None:
