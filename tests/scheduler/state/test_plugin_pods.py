@@ -23,6 +23,7 @@ from gpufleet.kubernetes.objects import (
 from gpufleet.placement import Fits, Refused, Request
 from gpufleet.scheduler.explain import explain
 from gpufleet.scheduler.state import Hold, Ledger
+from gpufleet.scheduler.state.allocations import unblocked
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -156,6 +157,6 @@ def test_gpus_that_are_held_for_a_claim_are_blocked_when_plain_pods_need_them(
     ledger.put_pod(plain("first", 1, "Running"))
     place = Fits(Request(2), "a", (1, 6))
     ledger.hold("p", Hold(place, 100.0))
-    assert ledger.unblocked("p", place)
+    assert unblocked(ledger, "p", place)
     ledger.put_pod(plain("second", 1, phase))
-    assert not ledger.unblocked("p", place)
+    assert not unblocked(ledger, "p", place)
