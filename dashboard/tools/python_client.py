@@ -19,7 +19,7 @@ NAMES = {
     "list_claims": "claims",
     "list_leases": "leases",
     "cluster_overview": "overview",
-    "gpu_metrics": "gpus",
+    "list_gpus": "gpus",
     "gpu_processes": "processes",
     "hierarchy": "workload_hierarchy",
     "usage_report": "report",

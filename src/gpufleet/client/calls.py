@@ -16,12 +16,19 @@ def claims(
     namespace: str | None = None,
     phase: Literal["Bound", "Failed", "Pending", "Reserved"] | None = None,
     gang: str | None = None,
+    label_selector: str | None = None,
 ) -> Paged[types.ClaimRow]:
     """GpuClaims by namespace and name."""
     return Paged(
         "/api/claims",
         {},
-        {"cluster": cluster, "namespace": namespace, "phase": phase, "gang": gang},
+        {
+            "cluster": cluster,
+            "namespace": namespace,
+            "phase": phase,
+            "gang": gang,
+            "labelSelector": label_selector,
+        },
         types.ClaimPage,
         "pageNum",
     )
@@ -57,6 +64,25 @@ def overview(*, cluster: str | None = None) -> Call[types.ClusterOverview]:
     return Call("/api/clusters/overview", {}, {"cluster": cluster}, types.ClusterOverview)
 
 
+def gpus(
+    *,
+    cluster: str | None = None,
+    node: str | None = None,
+    state: Literal["cordoned", "draining", "free", "held", "perhaps-held", "unhealthy", "unknown"]
+    | None = None,
+    model: str | None = None,
+    label_selector: str | None = None,
+) -> Paged[types.GpuRow]:
+    """GPUs by node and index, with state, health, readings and holders."""
+    return Paged(
+        "/api/gpus",
+        {},
+        {"cluster": cluster, "node": node, "state": state, "model": model, "labelSelector": label_selector},
+        types.GpuPage,
+        "pageNum",
+    )
+
+
 def healthz() -> Call[types.Health]:
     """The health of the service and of each dependency."""
     return Call("/api/healthz", {}, {}, types.Health)
@@ -75,12 +101,21 @@ def nodes(
     model: str | None = None,
     sort: Literal["free", "name", "state", "utilization"] | None = None,
     reverse: bool | None = None,
+    label_selector: str | None = None,
 ) -> Paged[types.NodeRow]:
     """GPU nodes, by default sorted by name."""
     return Paged(
         "/api/nodes",
         {},
-        {"cluster": cluster, "state": state, "name": name, "model": model, "sort": sort, "reverse": reverse},
+        {
+            "cluster": cluster,
+            "state": state,
+            "name": name,
+            "model": model,
+            "sort": sort,
+            "reverse": reverse,
+            "labelSelector": label_selector,
+        },
         types.NodePage,
         "pageNum",
     )
@@ -359,7 +394,7 @@ def gpu_map(
     return Call("/api/v1/gpu/map", {}, {"cluster": cluster, "quantity": quantity}, types.GpuMap)
 
 
-def gpus(
+def gpu_metrics(
     *,
     cluster: str | None = None,
     node: str | None = None,
@@ -397,6 +432,7 @@ def workloads(
     order_by: Literal["end_at", "start_at"] | None = None,
     sort: Literal["gpus", "name"] | None = None,
     reverse: bool | None = None,
+    label_selector: str | None = None,
 ) -> Paged[types.WorkloadRow]:
     """Workloads that request or requested GPUs, newest first."""
     return Paged(
@@ -413,6 +449,7 @@ def workloads(
             "orderBy": order_by,
             "sort": sort,
             "reverse": reverse,
+            "labelSelector": label_selector,
         },
         types.WorkloadPage,
         "pageNum",

@@ -177,6 +177,13 @@ class GpuMetrics(msgspec.Struct, kw_only=True):
     uuid: str
 
 
+class GpuPage(msgspec.Struct, kw_only=True):
+    """One page of GPUs, and how many there are in all."""
+
+    data: list["GpuRow"]
+    total: int
+
+
 class GpuProcessRow(msgspec.Struct, kw_only=True):
     """One process on one GPU: GPU memory in MiB, cpu and memory in percent; null if not measured."""
 
@@ -190,6 +197,31 @@ class GpuProcessRow(msgspec.Struct, kw_only=True):
     cpu: float | None
     memory: float | None
     timestamp: str
+
+
+class GpuRow(msgspec.Struct, kw_only=True):
+    """A GPU of the fleet; rates 0.0 to 1.0, memory in GiB, null if not measured."""
+
+    index: int
+    uuid: str
+    model: str
+    vendor: str
+    island: str
+    bandwidth_gbps: int = msgspec.field(name="bandwidthGBps")
+    health: str = ""
+    health_reason: str = msgspec.field(name="healthReason", default="")
+    health_since: str | None = msgspec.field(name="healthSince", default=None)
+    cordoned: bool = False
+    draining: bool = False
+    mig_profiles: list[str] = msgspec.field(name="migProfiles", default_factory=list)
+    utilization: float | None = None
+    memory_used: float | None = msgspec.field(name="memoryUsed", default=None)
+    memory_total: float | None = msgspec.field(name="memoryTotal", default=None)
+    temperature: float | None = None
+    power: float | None = None
+    holders: list["GpuHolder"] = msgspec.field(default_factory=list)
+    node: str
+    state: Literal["cordoned", "draining", "free", "held", "perhaps-held", "unhealthy", "unknown"]
 
 
 class Graph(msgspec.Struct, kw_only=True):

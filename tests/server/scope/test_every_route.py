@@ -71,6 +71,7 @@ REQUESTS: dict[str, list[str]] = {
     ],
     "/api/v1/gpu/processes": ["/api/v1/gpu/processes", "/api/v1/gpu/processes?node=a"],
     "/api/v1/gpu/map": ["/api/v1/gpu/map", "/api/v1/gpu/map?quantity=power"],
+    "/api/gpus": ["/api/gpus?pageSize=1000", "/api/gpus?state=held", "/api/gpus?labelSelector=!none"],
     "/api/nodes": ["/api/nodes", "/api/nodes?sort=utilization"],
     "/api/nodes/{name}": ["/api/nodes/a", "/api/nodes/b"],
     "/api/nodes/{name}/metrics": [f"/api/nodes/a/metrics?{SPAN}", f"/api/nodes/b/metrics?{SPAN}"],

@@ -84,6 +84,7 @@ CLUSTERS = Envelope(
         "/api/workloads",
         "/api/workloadMetadata",
         "/api/nodes",
+        "/api/gpus",
         "/api/claims",
         "/api/leases",
         "/api/events",

@@ -11,11 +11,12 @@ from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.kubernetes.crds.gpu_claim import ClaimPhase, GpuClaim
 from gpufleet.kubernetes.leases import GpuLease
+from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.scheduler.state.claim_requests import gang_size
 from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
+from gpufleet.server.routes.params import ClusterParams, LabelSelector, PageNumber, PageSize
 
 
 class ClaimParams(ClusterParams, rename="camel"):
@@ -26,6 +27,11 @@ class ClaimParams(ClusterParams, rename="camel"):
     namespace: Annotated[str, Meta(max_length=253, description="Claims of this namespace only.")] = ""
     phase: Annotated[ClaimPhase | None, Meta(description="Claims in this phase only.")] = None
     gang: Annotated[str, Meta(max_length=253, description="Claims of this gang only; * for any gang.")] = ""
+    label_selector: LabelSelector = ""
+
+    def __post_init__(self) -> None:
+        """Reject a wrong selector."""
+        parse_label_selector(self.label_selector)
 
 
 class LeaseParams(ClusterParams, rename="camel"):
@@ -124,6 +130,7 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
     async def list_claims(query: ClaimParams, namespaces: Namespaces) -> ClaimPage:
         """GpuClaims by namespace and name."""
         view = view_of(query.cluster)
+        selects = parse_label_selector(query.label_selector)
         claims = [
             claim
             for claim in (await view.claims() if view else [])
@@ -131,6 +138,7 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
             and query.namespace in ("", claim.metadata.namespace)
             and query.phase in (None, claim.status.phase)
             and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
+            and selects(claim.metadata.labels)
         ]
         first = (query.page_num - 1) * query.page_size
         return ClaimPage([_claim_row(each) for each in claims[first : first + query.page_size]], len(claims))
