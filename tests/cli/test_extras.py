@@ -15,6 +15,7 @@ pytestmark = pytest.mark.long
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 MODULES = {
+    "get": ("gpufleet.terminal.get", "gpufleet.terminal.connection", "gpufleet.client", "yaml"),
     "demo": ("gpufleet.demo.control_plane", "gpufleet.demo.demo_fleet", "gpufleet.server.wiring.assemble"),
     "serve": ("gpufleet.server.wiring.assemble", "gpufleet.server.http.server", "uvloop"),
     "agent": ("gpufleet.agent.process",),

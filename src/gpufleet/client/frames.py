@@ -35,14 +35,21 @@ def flat_rows(rows: Iterable[msgspec.Struct]) -> list[dict[str, Any]]:
     return [flat(row) for row in rows]
 
 
-def flat(row: msgspec.Struct, prefix: str = "") -> dict[str, Any]:
+def wire_rows(rows: Iterable[msgspec.Struct]) -> list[dict[str, Any]]:
+    """Return rows as `flat_rows` does, with the names that the API uses."""
+    return [flat(row, wire=True) for row in rows]
+
+
+def flat(row: msgspec.Struct, prefix: str = "", *, wire: bool = False) -> dict[str, Any]:
     """Return the fields of a struct; those of structs in it with dotted names."""
     found: dict[str, Any] = {}
-    for name, value in msgspec.structs.asdict(row).items():
+    for field in msgspec.structs.fields(row):
+        name = prefix + (field.encode_name if wire else field.name)
+        value = getattr(row, field.name)
         if isinstance(value, msgspec.Struct):
-            found |= flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{name}.", wire=wire)
         else:
-            found[prefix + name] = msgspec.to_builtins(value)
+            found[name] = msgspec.to_builtins(value)
     return found
 
 
