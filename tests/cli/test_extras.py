@@ -16,6 +16,8 @@ pytestmark = pytest.mark.long
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 MODULES = {
     "get": ("gpufleet.terminal.get", "gpufleet.terminal.connection", "gpufleet.client", "yaml"),
+    "fit": ("gpufleet.terminal.fit", "gpufleet.terminal.connection"),
+    "report": ("gpufleet.terminal.report", "gpufleet.terminal.connection"),
     "demo": ("gpufleet.demo.control_plane", "gpufleet.demo.demo_fleet", "gpufleet.server.wiring.assemble"),
     "serve": ("gpufleet.server.wiring.assemble", "gpufleet.server.http.server", "uvloop"),
     "agent": ("gpufleet.agent.process",),

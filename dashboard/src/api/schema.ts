@@ -692,6 +692,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/pods/{namespace}/{name}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit */
+        get: operations["explain_pod"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -5008,6 +5025,79 @@ export interface operations {
         };
     };
     explain_claim: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                namespace: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "waiting": true,
+                     *         "sentence": "0/40 nodes fit: 40 have fewer than 8 free GPUs",
+                     *         "reasons": {
+                     *           "had fewer than 8 free GPUs": 40
+                     *         },
+                     *         "remedies": [
+                     *           "ask for 4 instead of 8 (then it fits on node-a)"
+                     *         ]
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["WhyWaiting"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    explain_pod: {
         parameters: {
             query?: {
                 /** @description Cluster; the default one if not given. */

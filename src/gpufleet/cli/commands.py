@@ -13,6 +13,8 @@ class CommandInfo(NamedTuple):
 
 COMMANDS: dict[str, CommandInfo] = {
     "get": CommandInfo("List nodes, GPUs, workloads, claims, the queue or leases", "client"),
+    "fit": CommandInfo("Show where a number of GPUs is free together now", "client"),
+    "report": CommandInfo("Usage and cost of a month by namespace, label or workload", "client"),
     "demo": CommandInfo("Everything in one process over a simulated fleet, to try gpufleet", "demo"),
     "serve": CommandInfo("The server: fleet, accounting, REST API and dashboard", "server"),
     "agent": CommandInfo("On each node: GPU inventory, health, metrics and training logs", "agent"),

@@ -20,7 +20,7 @@ GROUPS: tuple[type, ...] = ()
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add kubectl's flags."""
-    from gpufleet.terminal.connection import add_connection_flags
+    from gpufleet.terminal.flags import add_connection_flags
     from gpufleet.terminal.output import FORMATS
     from gpufleet.terminal.resources import RESOURCES
 

@@ -138,6 +138,16 @@ def node_metrics(
     )
 
 
+def explain_pod(namespace: str, name: str, *, cluster: str | None = None) -> Call[types.WhyWaiting]:
+    """Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
+    return Call(
+        "/api/pods/{namespace}/{name}/explain",
+        {"namespace": namespace, "name": name},
+        {"cluster": cluster},
+        types.WhyWaiting,
+    )
+
+
 def cluster_hours(
     *,
     start_time: datetime | str,

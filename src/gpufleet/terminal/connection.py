@@ -15,34 +15,10 @@ from gpufleet.client import ApiError, Client, LoginRequired
 from gpufleet.client.options import token_of
 from gpufleet.errors import GpufleetError, SettingsError
 from gpufleet.terminal.credentials import saved_server, saved_token
+from gpufleet.terminal.flags import DEFAULT_SERVICE
 from gpufleet.terminal.kubectl import Kubectl, default_kubeconfig
 
 LOCAL = ("127.0.0.1", 8080)
-DEFAULT_SERVICE = "gpufleet/gpufleet"
-
-
-def add_connection_flags(parser: argparse.ArgumentParser, *, kubeconfig: bool = True) -> None:
-    """Add the flags that choose a server; `explain` has --kubeconfig as a setting."""
-    group = parser.add_argument_group("server", "Where to read. docs/cli.md says what is used without flags.")
-    group.add_argument("--server", metavar="URL", default="", help="Address of the server (GPUFLEET_SERVER).")
-    group.add_argument(
-        "--token-file", metavar="FILE", default="", help="File with a bearer token (GPUFLEET_TOKEN_FILE)."
-    )
-    group.add_argument("--ca-file", metavar="FILE", default="", help="Certificate authority of the server.")
-    group.add_argument(
-        "--cluster", metavar="NAME", default="", help="Cluster of the server (default: its first)."
-    )
-    group.add_argument("--context", metavar="NAME", default="", help="Context of the kubeconfig.")
-    group.add_argument(
-        "--service",
-        metavar="NAMESPACE/NAME",
-        default="",
-        help=f"Service of the server in the kubeconfig's cluster (default: {DEFAULT_SERVICE}).",
-    )
-    if kubeconfig:
-        group.add_argument(
-            "--kubeconfig", metavar="FILE", default="", help="Kubeconfig to reach it through kubectl."
-        )
 
 
 @contextmanager
@@ -76,15 +52,15 @@ def _address(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Itera
     if server := arguments.server or environ.get("GPUFLEET_SERVER", ""):
         yield server, own or saved_token(server, environ)
         return
-    named = bool(arguments.context or arguments.service or environ.get("KUBECONFIG"))
-    named = named or bool(getattr(arguments, "kubeconfig", ""))
+    kubeconfig = str(arguments.kubeconfig or "")
+    named = bool(kubeconfig or arguments.context or arguments.service or environ.get("KUBECONFIG"))
     if not named and (server := saved_server(environ)):
         yield server, own or saved_token(server, environ)
     elif not named and _listens(LOCAL):
         yield f"http://{LOCAL[0]}:{LOCAL[1]}", own
     elif named or default_kubeconfig(environ):
         service = arguments.service or environ.get("GPUFLEET_SERVICE", "") or DEFAULT_SERVICE
-        kubectl = Kubectl(service, str(getattr(arguments, "kubeconfig", "") or ""), arguments.context)
+        kubectl = Kubectl(service, kubeconfig, arguments.context)
         with kubectl.forward() as address:
             yield address, own or ("" if arguments.token_file else kubectl.token())
     else:

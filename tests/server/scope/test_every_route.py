@@ -83,6 +83,11 @@ REQUESTS: dict[str, list[str]] = {
         "/api/claims/mine/mine-held/explain",
         f"/api/claims/{SECRET}/{SECRET}-wants/explain",
     ],
+    "/api/pods/{namespace}/{name}/explain": [
+        f"/api/pods/{namespace}/{name}/explain"
+        for namespace in ("mine", SECRET)
+        for name in ("mine-0", "mine-waits", f"{SECRET}-0", f"{SECRET}-waits")
+    ],
     f"{A}/clusters": [f"{A}/clusters"],
     f"{A}/namespaces": [f"{A}/namespaces"],
     f"{A}/dimension-keys": [f"{A}/dimension-keys?dimension_type=label"],

@@ -85,6 +85,7 @@ CLUSTERS = Envelope(
         "/api/workloadMetadata",
         "/api/nodes",
         "/api/gpus",
+        "/api/pods",
         "/api/claims",
         "/api/leases",
         "/api/events",

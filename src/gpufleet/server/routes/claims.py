@@ -126,6 +126,12 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
     def view_of(name: str) -> ClaimView | None:
         return views.get(clusters.synced(name).name)
 
+    def explaining_view(name: str) -> ClaimView:
+        view = view_of(name)
+        if view is None:
+            raise NotFound(f"cluster {clusters.get(name).name} has no GpuClaims: it is not on Kubernetes")
+        return view
+
     @get("/api/claims", scope="filtered", example=ClaimPage([_CLAIM], 1))
     async def list_claims(query: ClaimParams, namespaces: Namespaces) -> ClaimPage:
         """GpuClaims by namespace and name."""
@@ -160,15 +166,18 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
         namespace: str, name: str, query: ClusterParams, namespaces: Namespaces
     ) -> WhyWaiting:
         """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
-        view = view_of(query.cluster)
-        if view is None:
-            raise NotFound(
-                f"cluster {clusters.get(query.cluster).name} has no GpuClaims: it is not on Kubernetes"
-            )
-        why = await view.explain(namespace, name, namespaces)
+        why = await explaining_view(query.cluster).explain(namespace, name, namespaces)
         return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
 
-    return [list_claims, list_leases, explain_claim]
+    @get("/api/pods/{namespace:str}/{name:str}/explain", scope="filtered", example=_WHY)
+    async def explain_pod(
+        namespace: str, name: str, query: ClusterParams, namespaces: Namespaces
+    ) -> WhyWaiting:
+        """Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
+        why = await explaining_view(query.cluster).explain_pod(namespace, name, namespaces)
+        return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
+
+    return [list_claims, list_leases, explain_claim, explain_pod]
 
 
 def _claim_row(claim: GpuClaim) -> ClaimRow:

@@ -1,4 +1,4 @@
-"""gpufleet get, as a user runs it, against the demo."""
+"""The commands that talk to a server, as a user runs them, against the demo."""
 
 import csv
 import io
@@ -12,8 +12,9 @@ from dashboard.tools.demo_process import Demo
 from tests.waiting import block_until
 
 from gpufleet.cli import main
-from gpufleet.client import Client
+from gpufleet.client import Client, types
 from gpufleet.terminal.columns import Column, age, index_ranges
+from gpufleet.terminal.fit import capacities, fitting, sentence
 from gpufleet.terminal.get import Request, watch
 from gpufleet.terminal.output import table
 from gpufleet.terminal.resources import RESOURCES, resource_of
@@ -186,3 +187,124 @@ def test_gpu_indexes_are_joined_to_ranges() -> None:
 def test_names_and_aliases_are_unique() -> None:
     words = [word for each in RESOURCES for word in (each.name, *each.aliases)]
     assert len(words) == len(set(words))
+
+
+def test_fit_lists_the_nodes_with_as_many_free_gpus(run: Run, client: Client) -> None:
+    status, out, err = run("fit", "1", "-o", "json")
+    found = json.loads(out)
+    assert err == ""
+    assert status == (0 if found["fits"] else 1)
+    free: dict[str, int] = {}
+    for gpu in client.gpus(state="free"):
+        free[gpu.node] = free.get(gpu.node, 0) + 1
+    names = run("fit", "1", "-o", "name")[1].split()
+    assert {name.removeprefix("node/") for name in names} <= free.keys() | {n["node"] for n in found["nodes"]}
+    status, out, err = run("fit", "1000", "--model", "H100")
+    assert (status, out) == (1, "")
+    assert "No node has 1000 free H100 GPUs" in err or "There are no nodes with H100 GPUs." in err
+
+
+def test_fit_counts_runs_and_islands() -> None:
+    found = types.GpuMap(
+        quantity="utilization",
+        unit="%",
+        taken_at=0.0,
+        nodes=["a", "b", "c"],
+        counts=[4, 4, 2],
+        models=["NVIDIA_H100_80GB_HBM3", "NVIDIA_L40S"],
+        model_of=[0, 0, 1],
+        indexes=[0, 1, 2, 3, 0, 1, 2, 3, 0, 1],
+        values=[None] * 10,
+        marks="ffhf" + "ffff" + "ff",
+        islands="0011" + "0011" + "--",
+    )
+    nodes = capacities(found, "h100")
+    assert [(n.node, n.free, n.contiguous, n.island) for n in nodes] == [("a", 3, 2, 2), ("b", 4, 4, 2)]
+    assert [n.node for n in fitting(nodes, 3, "any")] == ["a", "b"]
+    assert [n.node for n in fitting(nodes, 3, "contiguous")] == ["b"]
+    assert sentence(nodes, 3, "any", "H100") == "2 nodes have 3 or more free H100 GPUs."
+    assert sentence(nodes, 3, "island", "H100") == (
+        "No node has 3 free H100 GPUs of one island; the most is 2 on a."
+    )
+    assert sentence([], 1, "any", "V100") == "There are no nodes with V100 GPUs."
+
+
+def test_a_report_adds_up_and_has_the_formats_of_the_server(run: Run, demo: Demo, tmp_path: Path) -> None:
+    status, out, err = run("report", "--group-by", "label:team", "-o", "json")
+    assert (status, err) == (0, "")
+    report = json.loads(out)
+    month = report["period"]
+    assert report["group_by"] == "label:team"
+    text = run("report", month)[1]
+    assert text.splitlines()[0].startswith(f"Cluster demo, {month}, by namespace (")
+    assert text.splitlines()[-1].split()[0] == "TOTAL"
+    assert run("report", month, "-o", "csv")[1].startswith("row,name,namespace")
+    assert run("report", month, "-o", "html", "-f", str(tmp_path / "r.html"))[:2] == (0, "")
+    assert "<html" in (tmp_path / "r.html").read_text()
+    assert run("report", "-o", "pdf")[2] == "gpufleet report: -o pdf needs a file: add -f report.pdf\n"
+    assert "parameter period" in run("report", "yesterday")[2]
+
+
+def test_pdf_without_a_browser_says_what_to_do(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, _, err = run("report", "-o", "pdf", "-f", str(tmp_path / "r.pdf"))
+    assert (status, "PDF needs Chromium or Chrome; install it, or use -o html" in err) == (1, True)
+
+
+def test_explain_asks_the_server(run: Run, demo: Demo) -> None:
+    claim = next(row for row in demo.get("api/claims?pageSize=1000")["data"] if row["phase"] == "Bound")
+    status, out, err = run("explain", "claim", claim["name"], "-n", claim["namespace"])
+    assert (status, err) == (0, "")
+    assert "allocated: " in out
+    pod = claim["allocations"][0]["podName"]
+    status, out, _ = run("explain", "pod", pod, "-n", claim["namespace"], "-o", "json")
+    assert (status, json.loads(out)["waiting"]) == (0, False)
+    assert run("explain", "pod", "none")[2] == "gpufleet explain: there is no pod none in namespace default\n"
+
+
+def test_a_server_in_a_cluster_is_reached_through_kubectl(
+    run: Run, demo: Demo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    port = demo.address.rstrip("/").rpartition(":")[2]
+    kubectl.write_text(
+        f"""#!/bin/sh
+echo "$@" >> {tmp_path}/calls
+case "$*" in
+*port-forward*) echo "Forwarding from 127.0.0.1:{port} -> 8080"; exec sleep 60;;
+*) echo '{{"users": [{{"user": {{"token": "secret"}}}}]}}';;
+esac
+"""
+    )
+    kubectl.chmod(0o755)
+    monkeypatch.delenv("GPUFLEET_SERVER")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    status, out, err = run("get", "nodes", "--context", "prod", "--service", "fleet/api")
+    assert (status, err, len(out.splitlines())) == (0, "", 5)
+    forward, token = (tmp_path / "calls").read_text().splitlines()
+    assert forward == "--context=prod port-forward --address=127.0.0.1 --namespace=fleet service/api :http"
+    assert token.startswith("--context=prod config view --minify --raw")
+    kubectl.write_text(
+        "#!/bin/sh\necho 'Error from server (NotFound): services \"api\" not found' >&2; exit 1\n"
+    )
+    status, _, err = run("get", "nodes", "--service", "fleet/api")
+    assert status == 1
+    assert "kubectl can't reach the service fleet/api: Error from server (NotFound)" in err
+    assert "give another with --service NAMESPACE/NAME, or an address with --server" in err
+
+
+def test_without_a_server_the_commands_say_what_to_give(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("GPUFLEET_SERVER")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("gpufleet.terminal.connection._listens", lambda address: False)
+    assert run("get", "nodes") == (
+        2,
+        "",
+        "gpufleet get: no server: give --server URL or set GPUFLEET_SERVER; start one with `gpufleet demo` to try it\n",
+    )
