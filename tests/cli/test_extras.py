@@ -16,6 +16,7 @@ pytestmark = pytest.mark.long
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 MODULES = {
     "get": ("gpufleet.terminal.get", "gpufleet.terminal.connection", "gpufleet.client", "yaml"),
+    "top": ("gpufleet.terminal.top.app", "gpufleet.terminal.connection"),
     "fit": ("gpufleet.terminal.fit", "gpufleet.terminal.connection"),
     "report": ("gpufleet.terminal.report", "gpufleet.terminal.connection"),
     "demo": ("gpufleet.demo.control_plane", "gpufleet.demo.demo_fleet", "gpufleet.server.wiring.assemble"),

@@ -13,6 +13,7 @@ class CommandInfo(NamedTuple):
 
 COMMANDS: dict[str, CommandInfo] = {
     "get": CommandInfo("List nodes, GPUs, workloads, claims, the queue or leases", "client"),
+    "top": CommandInfo("Watch nodes, GPUs, workloads and the queue on the whole screen", "top"),
     "fit": CommandInfo("Show where a number of GPUs is free together now", "client"),
     "report": CommandInfo("Usage and cost of a month by namespace, label or workload", "client"),
     "demo": CommandInfo("Everything in one process over a simulated fleet, to try gpufleet", "demo"),

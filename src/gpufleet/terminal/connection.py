@@ -10,9 +10,10 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from gpufleet.client import ApiError, Client, LoginRequired
-from gpufleet.client.options import token_of
+from gpufleet.client.options import ClientOptions, token_of
 from gpufleet.errors import GpufleetError, SettingsError
 from gpufleet.terminal.credentials import saved_server, saved_token
 from gpufleet.terminal.flags import DEFAULT_SERVICE
@@ -21,28 +22,46 @@ from gpufleet.terminal.kubectl import Kubectl, default_kubeconfig
 LOCAL = ("127.0.0.1", 8080)
 
 
+class Endpoint(NamedTuple):
+    """The server to talk to."""
+
+    address: str
+    options: ClientOptions
+    had_token: bool
+
+    def explained(self, error: LoginRequired) -> GpufleetError:
+        """Return the error with what to do about it."""
+        return _with_advice(error, self.address, self.had_token)
+
+
 @contextmanager
-def open_client(
-    arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ, *, retries: int = 3
-) -> Iterator[Client]:
-    """Open a client of the server that the flags or the environment name."""
+def open_endpoint(
+    arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ
+) -> Iterator[Endpoint]:
+    """Find the server that the flags or the environment name; keep a port forwarded as long as it is used."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
-    with (
-        _address(arguments, environ) as (address, token),
-        Client(
-            address,
+    with _address(arguments, environ) as (address, token):
+        options = ClientOptions(
             token=token,
             token_file=arguments.token_file,
             ca_file=arguments.ca_file,
             cluster=arguments.cluster,
-            retries=retries,
             environ={},
-        ) as client,
+        )
+        yield Endpoint(address, options, bool(token or arguments.token_file))
+
+
+@contextmanager
+def open_client(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Iterator[Client]:
+    """Open a client of the server that the flags or the environment name."""
+    with (
+        open_endpoint(arguments, environ) as endpoint,
+        Client(endpoint.address, **endpoint.options) as client,
     ):
         try:
             yield client
         except LoginRequired as error:
-            raise _with_advice(error, address, bool(token or arguments.token_file)) from error
+            raise endpoint.explained(error) from error
 
 
 @contextmanager
