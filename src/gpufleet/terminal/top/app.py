@@ -57,6 +57,9 @@ class Top(App[None]):
         self.orders = [view.sort for view in self.views]
         self.node = ""
         """The node whose GPUs are shown instead of a view."""
+        self.table = RowsView()
+        self._input = Input(compact=True)
+        self._lines = {name: Static(id=name, markup=False) for name in ("summary", "tabs", "status")}
         self._client = client
         self._interval = interval
         self._asking = ""
@@ -72,16 +75,16 @@ class Top(App[None]):
 
     def compose(self) -> ComposeResult:
         """Lay out the screen."""
-        yield Static(id="summary", markup=False)
-        yield Static(id="tabs", markup=False)
-        yield RowsView()
-        yield Input(id="ask", compact=True)
-        yield Static(id="status", markup=False)
+        yield self._lines["summary"]
+        yield self._lines["tabs"]
+        yield self.table
+        yield self._input
+        yield self._lines["status"]
 
     def on_mount(self) -> None:
         """Start to refresh."""
         self.animation_level = "none"
-        self.query_one(RowsView).focus()
+        self.table.focus()
         self._show_lines()
         self.run_worker(self._refresh_forever(), exclusive=True)
 
@@ -118,18 +121,18 @@ class Top(App[None]):
             columns = NODE_COLUMNS if node else view.columns
             key = _gpu_key if node else view.key
             order = "GPU" if node else self.orders[self.current]
-            self.query_one(RowsView).show(columns, rows, key, order)
+            self.table.show(columns, rows, key, order)
         self._show_lines()
 
     def _show_lines(self) -> None:
-        self._put("#summary", summary(self._overview, self._allocation, self._utilization))
+        self._put("summary", summary(self._overview, self._allocation, self._utilization))
         names = [f"{place + 1} {view.title}" for place, view in enumerate(self.views)]
         shown = [
             f"[{name}]" if n == self.current and not self.node else f" {name} "
             for n, name in enumerate(names)
         ]
-        self._put("#tabs", " ".join(shown) + (f"  [{self.node}]" if self.node else ""))
-        table = self.query_one(RowsView)
+        self._put("tabs", " ".join(shown) + (f"  [{self.node}]" if self.node else ""))
+        table = self.table
         parts = [
             self._problem
             or (time.strftime("%H:%M:%S", time.localtime(self._updated)) if self._updated else "…")
@@ -137,18 +140,18 @@ class Top(App[None]):
         parts.append(f"{len(table.rows):,} rows")
         parts += [f"filter: {table.filter}"] if table.filter else []
         parts += ["paused"] if self._paused else []
-        self._put("#status", HELP if self._help else "  ".join([*parts, "? keys"]))
+        self._put("status", HELP if self._help else "  ".join([*parts, "? keys"]))
 
-    def _put(self, selector: str, text: str) -> None:
+    def _put(self, name: str, text: str) -> None:
         """Set a line, if it changes: an equal update would still draw it again."""
-        line = self.query_one(selector, Static)
+        line = self._lines[name]
         if str(line.content) != text:
             line.update(text)
 
     def action_view(self, place: int) -> None:
         """Show another view."""
         self.current, self.node = place, ""
-        table = self.query_one(RowsView)
+        table = self.table
         table.show(self.view.columns, [], self.view.key, self.orders[place])
         table.action_edge(0)
         self._show_lines()
@@ -174,21 +177,21 @@ class Top(App[None]):
 
     def _order(self, order: str) -> None:
         self.orders[self.current] = order
-        self.query_one(RowsView).set_order(order)
+        self.table.set_order(order)
         self._show_lines()
 
     def action_ask(self, what: str) -> None:
         """Open the input for a filter or a search."""
         self._asking = what
-        line = self.query_one("#ask", Input)
+        line = self._input
         line.placeholder = f"{what}: text in any column, Enter to apply"
-        line.value = self.query_one(RowsView).filter if what == "filter" else self._search
+        line.value = self.table.filter if what == "filter" else self._search
         line.add_class("open")
         line.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Apply the filter or search for the text."""
-        table = self.query_one(RowsView)
+        table = self.table
         if self._asking == "filter":
             table.set_filter(event.value.strip())
         else:
@@ -197,15 +200,15 @@ class Top(App[None]):
         self._close_input()
 
     def _close_input(self) -> None:
-        self.query_one("#ask", Input).remove_class("open")
+        self._input.remove_class("open")
         self._asking = ""
-        self.query_one(RowsView).focus()
+        self.table.focus()
         self._show_lines()
 
     def action_find_next(self) -> None:
         """Move to the next row with the text of the search."""
-        if self._search and not self.query_one(RowsView).find(self._search):
-            self._put("#status", f"not found: {self._search}")
+        if self._search and not self.table.find(self._search):
+            self._put("status", f"not found: {self._search}")
 
     def action_pause(self) -> None:
         """Stop or continue to refresh."""
@@ -220,7 +223,7 @@ class Top(App[None]):
 
     def action_leave(self) -> None:
         """Close the input, else the node, else drop the filter."""
-        table = self.query_one(RowsView)
+        table = self.table
         if self._asking:
             self._close_input()
         elif self.node:
@@ -237,7 +240,7 @@ class Top(App[None]):
         node = row.name if isinstance(row, types.NodeRow) else row.node if isinstance(row, MapGpu) else ""
         if node:
             self.node = node
-            self.query_one(RowsView).show(NODE_COLUMNS, [], _gpu_key, "GPU")
+            self.table.show(NODE_COLUMNS, [], _gpu_key, "GPU")
             self._show_lines()
             self._wake.set()
 
