@@ -27,6 +27,7 @@ MODULES = {
     "webhook": ("gpufleet.webhook.process", "gpufleet.webhook.configuration", "yaml", "uvloop"),
     "simulate": ("gpufleet.cli.simulate",),
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
+    "completion": ("gpufleet.cli.completion",),
     "db": ("gpufleet.cli.db", "gpufleet.server.wiring.maintenance"),
 }
 """What each command imports when it runs."""

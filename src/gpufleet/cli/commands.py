@@ -25,6 +25,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "simulate": CommandInfo("Replay a trace of GPU tasks and compare placement policies", "scheduler"),
     "explain": CommandInfo("Show why a pod or claim is pending and what would make it fit", "scheduler"),
     "db": CommandInfo("Upgrade, check, prune and backfill the database", "server"),
+    "completion": CommandInfo("Print the completion script of bash, zsh or fish", "client"),
 }
 
 

@@ -32,6 +32,19 @@ class Command(Protocol):
 
 def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
     """Run the command `name` with the flags in `words`."""
+    command, parser = build_parser(name, whole="--help-all" in words)
+    arguments = parser.parse_args(words)
+    flags = {k: v for k, v in vars(arguments).items() if "." in k and v is not None}
+    settings = load_settings(flags, environment, arguments.config)
+    log = settings[LogSettings]
+    style = ("console" if sys.stderr.isatty() else "json") if log.format == "auto" else log.format
+    configure_logs(log.level, style)
+    _allow_many_files()
+    return command.run(settings, arguments)
+
+
+def build_parser(name: str, *, whole: bool = False) -> tuple[Command, argparse.ArgumentParser]:
+    """Return the module of a command and the parser of its flags; `whole` describes all of them in its help."""
     command = cast(Command, importlib.import_module(f"gpufleet.cli.{name}"))
     parser = argparse.ArgumentParser(
         prog=f"gpufleet {name}",
@@ -41,21 +54,13 @@ def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
         add_help=False,
     )
     parser.add_argument("-h", "--help", action="help", help="Show this help.")
-    whole = "--help-all" in words
     hidden = _add_settings(parser, command, whole=whole)
     if hidden or whole:
         parser.add_argument("--help-all", action="help", help="Show all flags, with what they take.")
     if hidden:
         parser.epilog = f"{hidden} more flags: gpufleet {name} --help-all, or docs/settings.md."
     parser.usage = " ".join(["%(prog)s", *_positionals(parser), "[FLAGS]"])
-    arguments = parser.parse_args(words)
-    flags = {k: v for k, v in vars(arguments).items() if "." in k and v is not None}
-    settings = load_settings(flags, environment, arguments.config)
-    log = settings[LogSettings]
-    style = ("console" if sys.stderr.isatty() else "json") if log.format == "auto" else log.format
-    configure_logs(log.level, style)
-    _allow_many_files()
-    return command.run(settings, arguments)
+    return command, parser
 
 
 def _allow_many_files() -> None:
