@@ -19,6 +19,7 @@ MODULES = {
     "top": ("gpufleet.terminal.top.app", "gpufleet.terminal.connection"),
     "fit": ("gpufleet.terminal.fit", "gpufleet.terminal.connection"),
     "report": ("gpufleet.terminal.report", "gpufleet.terminal.connection"),
+    "login": ("gpufleet.terminal.device_login", "gpufleet.terminal.credentials"),
     "demo": ("gpufleet.demo.control_plane", "gpufleet.demo.demo_fleet", "gpufleet.server.wiring.assemble"),
     "serve": ("gpufleet.server.wiring.assemble", "gpufleet.server.http.server", "uvloop"),
     "agent": ("gpufleet.agent.process",),

@@ -16,6 +16,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "top": CommandInfo("Watch nodes, GPUs, workloads and the queue on the whole screen", "top"),
     "fit": CommandInfo("Show where a number of GPUs is free together now", "client"),
     "report": CommandInfo("Usage and cost of a month by namespace, label or workload", "client"),
+    "login": CommandInfo("Log in to a server with OpenID Connect", "client"),
     "demo": CommandInfo("Everything in one process over a simulated fleet, to try gpufleet", "demo"),
     "serve": CommandInfo("The server: fleet, accounting, REST API and dashboard", "server"),
     "agent": CommandInfo("On each node: GPU inventory, health, metrics and training logs", "agent"),
