@@ -3,8 +3,12 @@
 import csv
 import io
 import json
+import re
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -308,3 +312,42 @@ def test_without_a_server_the_commands_say_what_to_give(
         "",
         "gpufleet get: no server: give --server URL or set GPUFLEET_SERVER; start one with `gpufleet demo` to try it\n",
     )
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    text = (Path(__file__).parents[2] / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def _commands() -> list[str]:
+    """Return the commands of the pages that show the data of the demo."""
+    lines = [
+        line
+        for page in ("docs/cli.md", "README.md")
+        for text in _blocks(page, "bash")
+        for line in text.splitlines()
+    ]
+    commands = [line.partition("#")[0].strip() for line in lines]
+    return [each for each in commands if re.match(r"gpufleet (get|fit|report) ", each)]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(_commands()))
+def test_the_commands_of_the_pages_work_on_the_demo(run: Run, command: str) -> None:
+    status, out, err = run(*shlex.split(command)[1:])
+    if command.startswith("gpufleet fit") and status == 1:
+        assert err.startswith(("No node has", "There are no nodes")) or '"fits": false' in out
+    else:
+        assert status == 0, err
+
+
+def test_the_python_example_works(
+    demo: Demo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = ModuleType("pandas")
+    module.DataFrame = list  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pandas", module)
+    (code,) = _blocks("docs/cli.md", "python")
+    names: dict[str, object] = {}
+    exec(code.replace("http://127.0.0.1:8080", demo.address), names)
+    assert int(capsys.readouterr().out.split()[0]) > 0
+    assert isinstance(names["frame"], list)
