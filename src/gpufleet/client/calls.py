@@ -138,6 +138,16 @@ def node_metrics(
     )
 
 
+def node_occupancy(name: str, *, start: int, end: int, cluster: str | None = None) -> Call[types.Occupancy]:
+    """Which workload held which GPUs of a node in a time range, from the periods that hours are billed by."""
+    return Call(
+        "/api/nodes/{name}/occupancy",
+        {"name": name},
+        {"cluster": cluster, "start": start, "end": end},
+        types.Occupancy,
+    )
+
+
 def explain_pod(namespace: str, name: str, *, cluster: str | None = None) -> Call[types.WhyWaiting]:
     """Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
     return Call(

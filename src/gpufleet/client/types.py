@@ -453,6 +453,30 @@ class NodeRow(msgspec.Struct, kw_only=True):
     utilization: float | None
 
 
+class Occupancy(msgspec.Struct, kw_only=True):
+    """Who held the GPUs of a node, by start."""
+
+    gpus: list[int]
+    periods: list["OccupancyPeriod"]
+    truncated: bool
+
+
+class OccupancyPeriod(msgspec.Struct, kw_only=True):
+    """A pod that held GPUs; all names are empty if the caller may not see them."""
+
+    namespace: str
+    pod_name: str = msgspec.field(name="podName")
+    workload_uid: str = msgspec.field(name="workloadUid")
+    workload_kind: str = msgspec.field(name="workloadKind")
+    workload_name: str = msgspec.field(name="workloadName")
+    gpus: list[int]
+    gpu_count: int = msgspec.field(name="gpuCount")
+    share: float
+    start: float
+    end: float
+    """Unix seconds; 0 while it lasts."""
+
+
 class ClusterStatisticsPage(msgspec.Struct, kw_only=True):
     """Some rows, and how many there are in all."""
 
