@@ -22,14 +22,15 @@ from gpufleet.agent.memory import trim
 from gpufleet.agent.monitor import Monitor
 from gpufleet.agent.node_status import node_gpus, previous_state
 from gpufleet.agent.pod_logs import PodLogs
-from gpufleet.agent.pod_processes import orphans
+from gpufleet.agent.pod_processes import OrphanAge, orphans
 from gpufleet.agent.pod_resources import list_plugin_devices
 from gpufleet.agent.status_publisher import StatusPublisher
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
 from gpufleet.gpus.drivers.detect import health_rules, reader_from_settings
 from gpufleet.gpus.health import HealthTracker
-from gpufleet.gpus.kernel_log import KernelLog
+from gpufleet.gpus.infiniband import PortMonitor
+from gpufleet.gpus.kernel_log import KernelLog, KernelRing, open_kernel_log
 from gpufleet.kubernetes import KubeClient
 from gpufleet.kubernetes.crds.gpu_node_status import NodeGpus
 from gpufleet.runtime.http_listener import HttpListener
@@ -67,9 +68,11 @@ class Agent:
         self._devices = devices
         self._patterns = patterns
         self._reader = reader or reader_from_settings(devices)
+        rules = health_rules(devices)
         self.monitor = Monitor(
             self._reader,
-            HealthTracker(health_rules(devices)),
+            HealthTracker(rules),
+            port_monitor=PortMonitor(rules.least_rails),
             processes=settings.processes,
             identify=devices.identify,
         )
@@ -88,6 +91,9 @@ class Agent:
         self.resources: ExtendedResources | None = None
         self.dra: DraDriver | None = None
         self._kernel_log: KernelLog | None = None
+        self._kernel_ring: KernelRing | None = None
+        self._kernel_log_problem = "" if devices.kernel_log else "devices.kernel_log is off"
+        self._orphans = OrphanAge()
         self._started_at = self._read_at = time.monotonic()
         self._restored = asyncio.Event()
         self.monitor.subscribe(self._on_read)
@@ -132,6 +138,8 @@ class Agent:
             self._open_kernel_log()
         if self._kernel_log is not None:
             tasks["kernel log"] = partial(self.monitor.watch_kernel_log, self._kernel_log)
+        if self._kernel_ring is not None:
+            tasks["kernel log"] = partial(self.monitor.watch_kernel_ring, self._kernel_ring)
         if self.publisher is not None and self.holders is not None:
             tasks["own object"] = self.publisher.watch.run
             tasks["publish"] = self.publisher.run
@@ -209,18 +217,27 @@ class Agent:
         if not observation.devices and observation.problem:
             return None  # nothing was ever published that could become Unknown
         if self.holders is None:
-            return node_gpus(observation, {}, cordoned)
+            return node_gpus(observation, {}, cordoned, kernel_log=self._kernel_log_problem)
         if not self.holders.ready and time.monotonic() - self._started_at < START_TIMEOUT:
             return None
         pods = {pod.metadata.uid for pod in self.holders.pods.cache}
         draining = orphans(observation.processes, pods) if self.holders.ready else {}
-        return node_gpus(observation, self.holders.holders(), cordoned, draining)
+        self.monitor.set_gpu_findings("orphan-processes", self._orphans.findings(draining, time.monotonic()))
+        return node_gpus(
+            observation, self.holders.holders(), cordoned, draining, kernel_log=self._kernel_log_problem
+        )
 
     def _open_kernel_log(self) -> None:
         try:
-            self._kernel_log = KernelLog()
+            opened = open_kernel_log()
         except DevicesUnavailable as error:
+            self._kernel_log_problem = str(error)
             _log.info("kernel_log_not_read", reason=str(error))
+            return
+        if isinstance(opened, KernelLog):
+            self._kernel_log = opened
+        else:
+            self._kernel_ring = opened
 
     def _agent_metrics(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(

@@ -196,7 +196,7 @@ def _ours(found: NodeGpus, status: NodeGpus) -> NodeGpus:
     devices = (
         _without_cordon(device) for device in found.devices if device.id in ids or not _only_cordon(device)
     )
-    return NodeGpus(tuple(devices), found.total, found.free, found.unhealthy)
+    return structs.replace(found, devices=tuple(devices))
 
 
 def _version(found: GpuNodeStatus | None) -> int:
