@@ -21,6 +21,7 @@ MODULES = {
     "diag": ("gpufleet.cli.diag", "gpufleet.gpus.load_test.run", "pynvml"),
     "scheduler": ("gpufleet.scheduler.process", "uvloop"),
     "webhook": ("gpufleet.webhook.process", "gpufleet.webhook.configuration", "yaml", "uvloop"),
+    "repair": ("gpufleet.repair.process", "uvloop"),
     "simulate": ("gpufleet.cli.simulate",),
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
     "db": ("gpufleet.cli.db", "gpufleet.server.wiring.maintenance"),

@@ -15,9 +15,11 @@ from gpufleet.kubernetes.client.errors import Status
 from gpufleet.kubernetes.crds import GROUP, VERSION
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_repair import GpuRepair
 from gpufleet.kubernetes.objects import (
     EndpointSlice,
     Event,
+    Job,
     KubeObject,
     Lease,
     NativePodGroup,
@@ -170,6 +172,8 @@ GPU_CLAIMS = Resource(GROUP, VERSION, "gpuclaims", "GpuClaim", GpuClaim, complet
 GPU_NODE_STATUSES = Resource(
     GROUP, VERSION, "gpunodestatuses", "GpuNodeStatus", GpuNodeStatus, namespaced=False, complete=True
 )
+GPU_REPAIRS = Resource(GROUP, VERSION, "gpurepairs", "GpuRepair", GpuRepair, namespaced=False, complete=True)
+JOBS = Resource("batch", "v1", "jobs", "Job", Job)
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", ResourceClaim)
 RESOURCE_SLICES = Resource(
     "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice, namespaced=False
