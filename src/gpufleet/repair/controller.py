@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import structs
 
 from gpufleet.errors import GpufleetError, KubernetesUnavailable
-from gpufleet.kubernetes import GPU_REPAIRS, NODES, PODS, EventRecorder, KubeClient
+from gpufleet.kubernetes import GPU_REPAIRS, PODS, EventRecorder, KubeClient
 from gpufleet.kubernetes.annotations import EVICT_AT
 from gpufleet.kubernetes.client.errors import (
     AlreadyExists,
@@ -176,11 +176,12 @@ class Controller:
         await self._events.record(about, f"GpuRepair{status.phase}", note, type=type, action="Repair")
 
     async def _perform(self, action: Action, node: NodeView) -> None:
+        found = self._state.nodes.cache.get(node.name)
         match action:
-            case SetTaint():
-                await set_taint(self._client, await self._client.get(NODES, node.name))
-            case RemoveTaint():
-                await remove_taint(self._client, await self._client.get(NODES, node.name))
+            case SetTaint() if found is not None:
+                await set_taint(self._client, found)
+            case RemoveTaint() if found is not None:
+                await remove_taint(self._client, found)
             case Announce(pod, at):
                 await self._announce(pod, at)
             case Evict(pod):
