@@ -200,7 +200,9 @@ def test_a_faulty_gpu_is_drained_repaired_tested_and_returned(
             controller.kill()  # whatever it was doing, the next one continues
             controller.wait()
             stack.enter_context(process(*repair))
+            observations.add("the next process serves", f"{time.time() - tainted:.1f} s after the taint")
             cluster.wait_for("the gang to leave", lambda: not names() & {"train-0", "train-1"})
+            observations.add("the gang has left", f"{time.time() - tainted:.1f} s after the taint")
             time.sleep(max(0.0, tainted + 3 - time.time()))
         placed = {
             f"{namespace}/{each['metadata']['name']}"

@@ -22,6 +22,7 @@ MODULES = {
     "scheduler": ("gpufleet.scheduler.process", "uvloop"),
     "webhook": ("gpufleet.webhook.process", "gpufleet.webhook.configuration", "yaml", "uvloop"),
     "repair": ("gpufleet.repair.process", "uvloop"),
+    "nodes": ("gpufleet.cli.nodes", "gpufleet.kubernetes", "msgspec"),
     "simulate": ("gpufleet.cli.simulate",),
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
     "db": ("gpufleet.cli.db", "gpufleet.server.wiring.maintenance"),

@@ -51,7 +51,8 @@ class Cluster:
             }
             for gpu in range(4)
         ]
-        status = {"devices": devices, "total": 4, "findings": list(faults)}
+        unhealthy = sum(device["health"] != "Healthy" for device in devices)
+        status = {"devices": devices, "total": 4, "unhealthy": unhealthy, "findings": list(faults)}
         change = apply({"status": status}, manager="agent")
         await self.client.patch(GPU_NODE_STATUSES, name, change, subresource="status")
 

@@ -24,6 +24,7 @@ from gpufleet.agent.node_status import node_gpus, previous_state
 from gpufleet.agent.pod_logs import PodLogs
 from gpufleet.agent.pod_processes import OrphanAge, orphans
 from gpufleet.agent.pod_resources import list_plugin_devices
+from gpufleet.agent.slurm_drain import SlurmDrain
 from gpufleet.agent.status_publisher import StatusPublisher
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
@@ -35,7 +36,8 @@ from gpufleet.kubernetes import KubeClient
 from gpufleet.kubernetes.crds.gpu_node_status import NodeGpus
 from gpufleet.runtime.http_listener import HttpListener
 from gpufleet.runtime.logs import get_logger
-from gpufleet.runtime.settings import AgentSettings, DevicesSettings
+from gpufleet.runtime.settings import AgentSettings, DevicesSettings, SlurmSettings
+from gpufleet.sources.slurm.commands import SlurmCommands
 from gpufleet.training.log_patterns import LogPattern
 
 MAX_STUCK_CALLS = 4
@@ -61,6 +63,7 @@ class Agent:
         lease_namespace: str = "default",
         reader: DeadlineReader | None = None,
         patterns: Sequence[LogPattern] = (),
+        slurm: SlurmSettings | None = None,
     ) -> None:
         """`patterns` are the users' own for the logs of training jobs."""
         self.node = node
@@ -90,6 +93,7 @@ class Agent:
         self.logs: PodLogs | None = None
         self.resources: ExtendedResources | None = None
         self.dra: DraDriver | None = None
+        self.slurm: SlurmDrain | None = None
         self._kernel_log: KernelLog | None = None
         self._kernel_ring: KernelRing | None = None
         self._kernel_log_problem = "" if devices.kernel_log else "devices.kernel_log is off"
@@ -97,6 +101,9 @@ class Agent:
         self._started_at = self._read_at = time.monotonic()
         self._restored = asyncio.Event()
         self.monitor.subscribe(self._on_read)
+        if settings.slurm_drain:
+            commands = SlurmCommands(slurm or SlurmSettings())
+            self.slurm = SlurmDrain(commands, node.partition(".")[0], lambda: self.monitor.observation)
         if client is not None:
             self._publish_through(client, lease_namespace)
 
@@ -151,6 +158,8 @@ class Agent:
             tasks["extended resources"] = self.resources.run
         if self.dra is not None:
             tasks |= self.dra.tasks()
+        if self.slurm is not None:
+            tasks["slurm"] = self.slurm.run
         if self.logs is not None:
             tasks["training logs"] = self.logs.run
         return tasks

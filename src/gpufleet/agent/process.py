@@ -15,6 +15,7 @@ from gpufleet.runtime.settings import (
     DevicesSettings,
     KubernetesSettings,
     Settings,
+    SlurmSettings,
     TrainingSettings,
 )
 from gpufleet.training.user_patterns import compile_user_patterns
@@ -66,5 +67,6 @@ def _agent(settings: Settings, client: KubeClient | None = None) -> Agent:
         settings[DevicesSettings],
         client,
         settings[KubernetesSettings].lease_namespace,
+        slurm=settings[SlurmSettings],
         patterns=compile_user_patterns(settings[TrainingSettings].patterns),
     )

@@ -15,10 +15,17 @@ from gpufleet.runtime.settings import (
     DevicesSettings,
     KubernetesSettings,
     Settings,
+    SlurmSettings,
     TrainingSettings,
 )
 
-GROUPS: tuple[type, ...] = (AgentSettings, DevicesSettings, KubernetesSettings, TrainingSettings)
+GROUPS: tuple[type, ...] = (
+    AgentSettings,
+    DevicesSettings,
+    KubernetesSettings,
+    SlurmSettings,
+    TrainingSettings,
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "repair": CommandInfo(
         "Take nodes with faulty GPUs out of service, repair, test and return them", "scheduler"
     ),
+    "nodes": CommandInfo("List nodes with findings and repairs; acknowledge, silence, resume", "scheduler"),
     "simulate": CommandInfo("Replay a trace of GPU tasks and compare placement policies", "scheduler"),
     "explain": CommandInfo("Show why a pod or claim is pending and what would make it fit", "scheduler"),
     "db": CommandInfo("Upgrade, check, prune and backfill the database", "server"),

@@ -56,9 +56,6 @@ class RepairSettings:
         maximum=100,
     )
     max_per_hour: int = setting(10, "Nodes that may be drained in an hour.", minimum=0)
-    slurm: bool = setting(
-        False, "On a Slurm node: let the agent drain its node for a fault, and resume it after the tests."
-    )
 
 
 @dataclass(frozen=True)
