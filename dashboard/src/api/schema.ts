@@ -723,6 +723,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/stragglers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GPUs whose utilization or power is far below that of the other GPUs of their job, for two minutes */
+        get: operations["list_stragglers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1685,6 +1702,23 @@ export interface components {
             opened: string;
             closed: string;
             steps: string[];
+        };
+        /**
+         * StragglerRow
+         * @description A suspect GPU of a job; `rank` is the position of its pod in the job, by name.
+         */
+        StragglerRow: {
+            workloadUid: string;
+            workload: string;
+            namespace: string;
+            pod: string;
+            rank: number;
+            node: string;
+            gpu: number;
+            quantity: string;
+            value: number;
+            median: number;
+            since: string;
         };
         ClustersError: {
             /** @description The HTTP status. */
@@ -5271,6 +5305,80 @@ export interface operations {
                         /** @constant */
                         success: true;
                         data: components["schemas"]["RepairPage"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    list_stragglers: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": [
+                     *         {
+                     *           "workloadUid": "root-uid-123",
+                     *           "workload": "llama-70b",
+                     *           "namespace": "ml",
+                     *           "pod": "llama-70b-3",
+                     *           "rank": 3,
+                     *           "node": "gpu-node-1",
+                     *           "gpu": 5,
+                     *           "quantity": "power",
+                     *           "value": 210,
+                     *           "median": 640.5,
+                     *           "since": "2026-01-01T10:00:00Z"
+                     *         }
+                     *       ],
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["StragglerRow"][];
                         message: string | null;
                         error: null;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */

@@ -82,6 +82,7 @@ REQUESTS: dict[str, list[str]] = {
         "/api/claims/mine/mine-held/explain",
         f"/api/claims/{SECRET}/{SECRET}-wants/explain",
     ],
+    "/api/stragglers": ["/api/stragglers"],
     "/api/findings": ["/api/findings", "/api/findings?node=a"],
     "/api/repairs": ["/api/repairs", "/api/repairs?open=true"],
     "/api/repairs/costs": ["/api/repairs/costs"],
