@@ -115,6 +115,7 @@ async def test_a_mail_names_the_node_in_its_subject() -> None:
                 mails.append((await reader.readuntil(b"\r\n.\r\n")).decode())
             writer.write(b"250 ok\r\n" if word != b"QUIT" else b"221 bye\r\n")
             await writer.drain()
+        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -20,7 +20,7 @@ from gpufleet.repair.process import RepairReplica
 from gpufleet.repair.views import Policy, RepairRules
 from gpufleet.runtime.settings import AlertSettings, RepairSettings
 
-RULES = RepairRules(policy=Policy.REPAIR, settle=0.0)
+RULES = RepairRules(policy=Policy.REPAIR, settle=0.0, release_lead=0.0)
 
 
 class KilledError(BaseException):
@@ -117,7 +117,7 @@ async def test_killed_at_every_write_it_loses_no_state_and_repeats_no_action(
 async def test_a_job_is_created_once_for_its_node_and_gpus(cluster: Cluster) -> None:
     await cluster.add_node("a")
     await cluster.report("a", fault(2))
-    for _ in range(4):
+    for _ in range(5):
         await one_round(cluster)
     (job,) = await cluster.jobs()
     path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{job.metadata.name}"

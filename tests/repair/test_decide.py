@@ -14,6 +14,7 @@ from gpufleet.repair.decide import (
     Announce,
     CreateJob,
     Evict,
+    ReleaseDriver,
     RemoveTaint,
     SetTaint,
     actions,
@@ -51,6 +52,7 @@ class World:
     cluster: ClusterView = field(default_factory=ClusterView)
     resumed_at: float = 0.0
     boot: int = 1
+    released: bool = False
 
     def view(self) -> NodeView:
         return NodeView(
@@ -62,6 +64,7 @@ class World:
             boot_id=f"boot-{self.boot}",
             in_use=frozenset(gpu for pod in self.pods.values() if pod.node == "a" for gpu in pod.gpus),
             tainted=self.tainted,
+            released=self.released,
             resumed_at=self.resumed_at,
         )
 
@@ -87,7 +90,10 @@ class World:
             case Evict(pod):
                 self.evicted.append(pod.uid)
                 self.pods[pod.uid] = replace(self.pods[pod.uid], terminating=True)
+            case ReleaseDriver(until):
+                self.released = until is not None
             case CreateJob(name, hook):
+                assert hook != "reset" or self.released, "the agent has the GPU open"
                 if name not in self.jobs:
                     self.jobs[name] = "active"
                     self.hooks.append((name, hook))
@@ -123,6 +129,7 @@ def test_a_fault_is_repaired_and_returned_after_two_tests() -> None:
     world.until("Healthy")
     world.reconcile()
     assert not world.tainted
+    assert not world.released, "the agent reads again"
     assert world.evicted == ["p"], "a pod on another GPU stays"
     assert [hook for _, hook in world.hooks] == ["reset", "prove", "prove"]
     assert [episode.cause for episode in world.status.history] == ["xid-48"]
@@ -147,8 +154,9 @@ def test_a_test_that_passes_once_and_then_fails_keeps_the_node_out() -> None:
 def test_a_job_that_was_deleted_is_not_run_again() -> None:
     world = World(findings={0: fault()})
     world.until("Repairing")
-    world.reconcile()
-    world.reconcile()
+    for _ in range(3):
+        world.now += 10
+        world.reconcile()
     name = world.status.job
     world.jobs.pop(name)
     for _ in range(5):

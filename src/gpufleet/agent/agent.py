@@ -20,7 +20,7 @@ from gpufleet.agent.gpu_holders import GpuHolders
 from gpufleet.agent.health_events import HealthEvents
 from gpufleet.agent.memory import trim
 from gpufleet.agent.monitor import Monitor
-from gpufleet.agent.node_status import node_gpus, previous_state
+from gpufleet.agent.node_status import node_gpus, previous_state, released_until
 from gpufleet.agent.pod_logs import PodLogs
 from gpufleet.agent.pod_processes import OrphanAge, orphans
 from gpufleet.agent.pod_resources import list_plugin_devices
@@ -150,6 +150,7 @@ class Agent:
         if self.publisher is not None and self.holders is not None:
             tasks["own object"] = self.publisher.watch.run
             tasks["publish"] = self.publisher.run
+            tasks["release driver"] = self._release_driver
             tasks["pods"] = self.holders.pods.run
             if self.events is not None:
                 tasks["events"] = self.events.run
@@ -190,6 +191,19 @@ class Agent:
     def not_ready(self) -> str:
         """Return why there are no metrics yet, or an empty string."""
         return "" if self.monitor.reads else "the GPUs were not read yet"
+
+    async def _release_driver(self) -> None:
+        """Close the driver while the repair of this node asks for it."""
+        assert self.publisher is not None
+        changed = asyncio.Event()
+        stop = self.publisher.watch.subscribe(lambda _changes: changed.set())
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                await self.monitor.release(released_until(self.publisher.published))
+        finally:
+            stop()
 
     async def _read_devices(self) -> None:
         await self._restore()

@@ -105,6 +105,7 @@ class Monitor:
         self._driver_xids: Counter[tuple[str, int]] = Counter()
         self._kernel_xids: Counter[tuple[str, int]] = Counter()
         self._reading = asyncio.Lock()
+        self._released_until = 0.0
         self._listeners: list[Callable[[Observation], None]] = []
         self._health_listeners: list[HealthListener] = []
 
@@ -130,9 +131,24 @@ class Monitor:
             self._tracker.set_node_finding(error.finding.key, error.finding, error.since)
         self.observation = replace(self.observation, devices=previous.devices, positions=previous.positions)
 
+    async def release(self, until: float) -> None:
+        """Close the driver until then, so that the GPUs can be reset; a time in the past opens it again."""
+        if until == self._released_until:
+            return
+        self._released_until = until
+        if self._released():
+            _log.info("driver_released", seconds=round(until - self._clock()))
+            async with self._reading:
+                await self._reader.close()
+
+    def _released(self) -> bool:
+        return self._clock() < self._released_until
+
     async def read(self) -> Observation:
-        """Read everything once."""
+        """Read everything once; nothing while the driver is released."""
         async with self._reading:
+            if self._released():
+                return self._publish(self.observation)
             mismatch: Finding | None = None
             try:
                 observation = await self._read_driver()
@@ -193,6 +209,9 @@ class Monitor:
     async def watch_driver(self, wait: float = EVENT_WAIT, pause: float = ERROR_PAUSE) -> None:
         """Handle errors that the driver reports."""
         while True:
+            if self._released():
+                await asyncio.sleep(pause)
+                continue
             try:
                 events = await self._reader.events(wait)
             except DevicesUnavailable as error:

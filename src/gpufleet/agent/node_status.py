@@ -13,6 +13,7 @@ from gpufleet.agent.monitor import Observation, PreviousState
 from gpufleet.gpus.health import HealthVerdict, OpenFinding
 from gpufleet.gpus.rules import Finding, Remedy, Scope, Severity
 from gpufleet.gpus.topology import GpuPosition
+from gpufleet.kubernetes.annotations import RELEASE_DRIVER
 from gpufleet.kubernetes.crds.gpu_claim import MOST_GPUS
 from gpufleet.kubernetes.crds.gpu_node_status import (
     DeviceStatus,
@@ -139,6 +140,15 @@ def previous_state(status: GpuNodeStatus) -> PreviousState:
             (_switch_error(each) for each in status.status.findings if each.signal == "sxid"), None
         ),
     )
+
+
+def released_until(status: GpuNodeStatus | None) -> float:
+    """Return until when the driver must stay closed; 0 if it need not."""
+    text = status.metadata.annotations.get(RELEASE_DRIVER, "") if status else ""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0
 
 
 def _switch_error(status: FindingStatus) -> OpenFinding:

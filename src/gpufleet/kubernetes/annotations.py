@@ -32,6 +32,9 @@ CHECKPOINT_GRACE = "gpu.scheduling/checkpoint-grace-seconds"
 EVICT_AT = "gpu.scheduling/evict-at"
 """On a pod, set by `gpufleet repair`: when it is evicted, because its GPU is faulty."""
 
+RELEASE_DRIVER = "gpu.scheduling/release-driver-until"
+"""On a GpuNodeStatus, set by `gpufleet repair`: the agent keeps the GPU driver closed until then, for a reset."""
+
 REPAIR_LABEL = "gpu.scheduling/repair"
 """On the Jobs of a repair and their pods: a hash of the node's name."""
 

@@ -20,7 +20,7 @@ from gpufleet.kubernetes import (
     Selection,
 )
 from gpufleet.kubernetes.allocation import allocated_gpus
-from gpufleet.kubernetes.annotations import CHECKPOINT_GRACE, CLAIM, EVICT_AT, REPAIR_LABEL
+from gpufleet.kubernetes.annotations import CHECKPOINT_GRACE, CLAIM, EVICT_AT, RELEASE_DRIVER, REPAIR_LABEL
 from gpufleet.kubernetes.crds.gpu_node_status import FindingStatus, GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairStatus
 from gpufleet.kubernetes.objects import Pod, PodDisruptionBudget, PodGroup
@@ -136,6 +136,7 @@ class ClusterState:
             in_use=frozenset(device.id for device in devices if device.in_use_by or device.draining_pods),
             tainted=is_tainted(node),
             resumed_at=resumed.timestamp() if resumed else 0.0,
+            released=report is not None and RELEASE_DRIVER in report.metadata.annotations,
             repair_uid=repair.metadata.uid if repair else "",
             unknown=frozenset(device.id for device in devices if device.health == "Unknown")
             if report

@@ -12,8 +12,8 @@ from typing import Literal
 from msgspec import structs
 
 from gpufleet.errors import GpufleetError, KubernetesUnavailable
-from gpufleet.kubernetes import GPU_REPAIRS, PODS, EventRecorder, KubeClient
-from gpufleet.kubernetes.annotations import EVICT_AT
+from gpufleet.kubernetes import GPU_NODE_STATUSES, GPU_REPAIRS, PODS, EventRecorder, KubeClient
+from gpufleet.kubernetes.annotations import EVICT_AT, RELEASE_DRIVER
 from gpufleet.kubernetes.client.errors import (
     AlreadyExists,
     Conflict,
@@ -31,6 +31,7 @@ from gpufleet.repair.decide import (
     Announce,
     CreateJob,
     Evict,
+    ReleaseDriver,
     RemoveTaint,
     SetTaint,
     actions,
@@ -186,6 +187,9 @@ class Controller:
                 await self._announce(pod, at)
             case Evict(pod):
                 await self._evict(pod, node.name)
+            case ReleaseDriver(until):
+                meta = {"annotations": {RELEASE_DRIVER: until}}
+                await self._client.patch(GPU_NODE_STATUSES, node.name, merge({"metadata": meta}))
             case CreateJob(name, hook, gpus):
                 await self._create_job(name, hook, node.name, gpus)
 

@@ -37,6 +37,10 @@ _ESCALATION = ("reset", "reload-driver", "reboot", "vendor")
 """Repairs in order of effort; the next one is tried when one did not help."""
 _HOOKS = {"drain-and-reset": "reset", "drain": "reset", "replace": "vendor", "none": ""}
 """Which template stands for an action that has none of its own."""
+_EXCLUSIVE = ("reset", "reload-driver")
+"""Repairs that fail while any process has the GPU open, also one that only monitors it."""
+_RELEASE = 600.0
+"""Seconds after which the agent opens the driver at the latest."""
 _MAX_HISTORY, _MAX_STEPS = 50, 40
 
 
@@ -74,7 +78,14 @@ class CreateJob:
     gpus: tuple[int, ...]
 
 
-Action = SetTaint | RemoveTaint | Announce | Evict | CreateJob
+@dataclass(frozen=True)
+class ReleaseDriver:
+    """Ask the agent to close the driver until then, or to open it again."""
+
+    until: str | None
+
+
+Action = SetTaint | RemoveTaint | Announce | Evict | ReleaseDriver | CreateJob
 
 
 def next_status(
@@ -99,6 +110,14 @@ def actions(status: RepairStatus, node: NodeView, rules: RepairRules, now: float
         found.append(RemoveTaint())
     if status.phase == "Draining" and status.evict_at is not None:
         found += _evictions(status, node, rules, now)
+    exclusive = status.phase == "Repairing" and _hook(status.action) in _EXCLUSIVE
+    release = exclusive and node.job in (JOB_ABSENT, JOB_ACTIVE)
+    if release and not node.released:
+        return [*found, ReleaseDriver(_time(now + _RELEASE).isoformat())]
+    if node.released and not release:
+        found.append(ReleaseDriver(None))
+    if exclusive and _age(status, now) < rules.release_lead:
+        return found
     if (
         status.phase in ("Repairing", "Proving")
         and status.job

@@ -37,6 +37,8 @@ class RepairRules:
     flap_window: float = 86400.0
     max_share: float = 10.0
     max_per_hour: int = 10
+    release_lead: float = 5.0
+    """Seconds in which the agent closes the driver before a reset."""
     hooks: frozenset[str] = frozenset()
     """Names of the Job templates that exist."""
 
@@ -84,6 +86,8 @@ class NodeView:
     resumed_at: float = 0.0
     repair_uid: str = ""
     """Uid of the GpuRepair, which makes the names of its Jobs unique."""
+    released: bool = False
+    """Whether the agent is asked to keep the driver closed."""
     unknown: frozenset[int] = field(default_factory=frozenset)
     """GPUs that could not be read: their findings may be missing."""
 
