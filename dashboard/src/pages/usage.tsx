@@ -359,8 +359,11 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
             </tr>
           </thead>
           <tbody>
-            {rows.slice((page - 1) * SIZE, page * SIZE).map((row) => (
-              <tr key={`${row.row} ${row.namespace} ${row.kind} ${row.name} ${row.uid}`}>
+            {rows.map((row, place) => (
+              <tr
+                key={`${row.row} ${row.namespace} ${row.kind} ${row.name} ${row.uid}`}
+                class={Math.floor(place / SIZE) === page - 1 ? "" : "print-only"}
+              >
                 <td class="name">
                   <RowName row={row} />
                 </td>
