@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -24,7 +25,6 @@ from gpufleet.agent.node_status import node_gpus, previous_state, released_until
 from gpufleet.agent.pod_logs import PodLogs
 from gpufleet.agent.pod_processes import OrphanAge, orphans
 from gpufleet.agent.pod_resources import list_plugin_devices
-from gpufleet.agent.slurm_drain import SlurmDrain
 from gpufleet.agent.status_publisher import StatusPublisher
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
@@ -37,8 +37,10 @@ from gpufleet.kubernetes.crds.gpu_node_status import NodeGpus
 from gpufleet.runtime.http_listener import HttpListener
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import AgentSettings, DevicesSettings, SlurmSettings
-from gpufleet.sources.slurm.commands import SlurmCommands
 from gpufleet.training.log_patterns import LogPattern
+
+if TYPE_CHECKING:
+    from gpufleet.agent.slurm_drain import SlurmDrain
 
 MAX_STUCK_CALLS = 4
 """Hanging driver calls at which the agent is not alive, so that the kubelet restarts it."""
@@ -102,8 +104,7 @@ class Agent:
         self._restored = asyncio.Event()
         self.monitor.subscribe(self._on_read)
         if settings.slurm_drain:
-            commands = SlurmCommands(slurm or SlurmSettings())
-            self.slurm = SlurmDrain(commands, node.partition(".")[0], lambda: self.monitor.observation)
+            self.slurm = self._slurm_drain(slurm or SlurmSettings())
         if client is not None:
             self._publish_through(client, lease_namespace)
 
@@ -133,6 +134,14 @@ class Agent:
             self.publisher.watch.subscribe(lambda _changes: dra.slices.wake())
         if pod_logs is not None:
             self.logs = PodLogs(pod_logs, lambda: holders.pods.cache, holders.uids, self._patterns)
+
+    def _slurm_drain(self, settings: SlurmSettings) -> "SlurmDrain":
+        # Not at the top: most agents would have these modules in memory for nothing.
+        from gpufleet.agent.slurm_drain import SlurmDrain
+        from gpufleet.sources.slurm.commands import SlurmCommands
+
+        name = self.node.partition(".")[0]
+        return SlurmDrain(SlurmCommands(settings), name, lambda: self.monitor.observation)
 
     def _published_uid(self) -> str:
         found = self.publisher.published if self.publisher else None
