@@ -20,7 +20,9 @@ BEFORE = RepairStatus()
 FAULTY = GpuRepair(
     metadata=ObjectMeta(name="a"),
     spec=RepairSpec(node_name="a"),
-    status=RepairStatus(phase="Cordoned", cause="xid-48", cause_message="XID 48: ECC error", opened=NOW),
+    status=RepairStatus(
+        phase="Cordoned", episode=1, cause="xid-48", cause_message="XID 48: ECC error", opened=NOW
+    ),
 )
 
 
@@ -74,7 +76,7 @@ async def test_a_webhook_gets_a_sentence_when_a_fault_is_found_and_when_it_is_ov
     "spec",
     [
         RepairSpec(node_name="a", silenced_until=NOW + timedelta(hours=1)),
-        RepairSpec(node_name="a", acknowledged_by="me"),
+        RepairSpec(node_name="a", acknowledged_by="me", acknowledged_episode=1),
     ],
     ids=["silenced", "acknowledged"],
 )
@@ -125,3 +127,10 @@ async def test_a_mail_names_the_node_in_its_subject() -> None:
     await alerts(settings).send(FAULTY, BEFORE)
     server.close()
     assert "Subject: Node a has a GPU fault" in mails[0]
+
+
+async def test_the_acknowledgement_of_an_earlier_fault_does_not_hide_a_new_one(receiver: Receiver) -> None:
+    spec = RepairSpec(node_name="a", acknowledged_by="me", acknowledged_episode=1)
+    again = structs.replace(FAULTY, spec=spec, status=structs.replace(FAULTY.status, episode=2))
+    await alerts(AlertSettings(webhook=f"{receiver.url}/hook")).send(again, BEFORE)
+    assert len(receiver.got) == 1

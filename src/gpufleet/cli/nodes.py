@@ -131,19 +131,22 @@ async def _change(client: "KubeClient", arguments: argparse.Namespace) -> int:
     from gpufleet.kubernetes.client.patch import merge
 
     now = datetime.now(UTC)
+    try:
+        repair = await client.get(GPU_REPAIRS, arguments.node)
+    except ObjectNotFound as error:
+        raise NotFound(f"node {arguments.node} has no repair") from error
+    spec: dict[str, str | int]
     match arguments.verb:
         case "acknowledge":
             who = arguments.by or getpass.getuser()
-            spec, done = {"acknowledgedBy": who}, f"acknowledged by {who}"
+            episode = repair.status.episode
+            spec, done = {"acknowledgedBy": who, "acknowledgedEpisode": episode}, f"acknowledged by {who}"
         case "silence":
             until = now + timedelta(seconds=arguments.duration)
             spec, done = {"silencedUntil": _time(until)}, f"silenced until {until:%Y-%m-%d %H:%M} UTC"
         case _:
             spec, done = {"resumedAt": _time(now)}, "resumed: it is tested and returned if it passes"
-    try:
-        await client.patch(GPU_REPAIRS, arguments.node, merge({"spec": spec}))
-    except ObjectNotFound as error:
-        raise NotFound(f"node {arguments.node} has no repair") from error
+    await client.patch(GPU_REPAIRS, arguments.node, merge({"spec": spec}))
     print(f"{arguments.node} {done}")
     return 0
 

@@ -69,7 +69,8 @@ class Alerts:
         until = repair.spec.silenced_until
         if until is not None and until > self._now():
             return True
-        return bool(repair.spec.acknowledged_by) and repair.status.phase != "Healthy"
+        known = repair.spec.acknowledged_episode == repair.status.episode
+        return bool(repair.spec.acknowledged_by) and known and repair.status.phase != "Healthy"
 
     def _open(self, repair: GpuRepair) -> bool:
         return repair.status.phase != "Healthy" and not self._silenced(repair)

@@ -22,6 +22,9 @@ class RepairSpec(Fields, frozen=True):
     acknowledged_by: Annotated[
         str, Meta(description="Who has taken note of the fault: its alerts are not repeated.")
     ] = ""
+    acknowledged_episode: Annotated[
+        int, Meta(ge=0, description="Which fault of the node is acknowledged: `status.episode`.")
+    ] = 0
     silenced_until: Annotated[
         datetime | None, Meta(description="Send no alerts about this node before this time.")
     ] = None
