@@ -21,7 +21,11 @@ def test_names_and_scopes_are_the_documented_ones() -> None:
         (d["spec"]["names"]["kind"], d["spec"]["scope"], *d["spec"]["names"]["shortNames"])
         for d in definitions()
     }
-    assert facts == {("GpuClaim", "Namespaced", "gclaim"), ("GpuNodeStatus", "Cluster", "gns")}
+    assert facts == {
+        ("GpuClaim", "Namespaced", "gclaim"),
+        ("GpuNodeStatus", "Cluster", "gns"),
+        ("GpuRepair", "Cluster", "grepair"),
+    }
 
 
 @pytest.mark.parametrize("manifest", definitions(), ids=lambda m: str(m["metadata"]["name"]))
@@ -41,7 +45,7 @@ def test_every_field_has_a_description_for_kubectl_explain(manifest: dict[str, A
 
 
 def test_documented_fields_keep_their_wire_names() -> None:
-    claim, node = (d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] for d in definitions())
+    claim, node, repair = (d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] for d in definitions())
     spec = claim["spec"]["properties"]
     assert {"count", "policy", "preferIds", "exclusivity"} <= set(spec["devices"]["properties"])
     assert {"mode", "minBandwidthGBps"} <= set(spec["topology"]["properties"])
@@ -50,3 +54,4 @@ def test_documented_fields_keep_their_wire_names() -> None:
     assert documented <= set(claim["status"]["properties"])
     device = node["status"]["properties"]["devices"]["items"]["properties"]
     assert {"id", "inUseBy", "health", "bandwidthGBps", "island"} <= set(device)
+    assert {"phase", "cause", "message", "history"} <= set(repair["status"]["properties"])
