@@ -47,7 +47,11 @@ RARELY_USED: dict[str, dict[Right, str]] = {
         ("watch", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
     },
     "gpu-scheduler-repair": {
-        ("patch", "", "nodes"): "with policy observe only a taint that an earlier policy left (test_repair.py)",
+        (
+            "patch",
+            "",
+            "nodes",
+        ): "with policy observe only a taint that an earlier policy left (test_repair.py)",
         ("get", "gpu.scheduling", "gpurepairs"): "another process created it at the same moment",
         ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
         ("list", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
