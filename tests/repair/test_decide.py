@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gpufleet.kubernetes.crds.gpu_node_status import FindingStatus
 from gpufleet.kubernetes.crds.gpu_repair import RepairStatus
-from gpufleet.repair.decide import (
+from gpufleet.repair.actions import (
     Announce,
     CreateJob,
     Evict,
@@ -18,10 +18,8 @@ from gpufleet.repair.decide import (
     RemoveTaint,
     SetTaint,
     actions,
-    affected_pods,
-    allowed,
-    next_status,
 )
+from gpufleet.repair.decide import affected_pods, allowed, next_status
 from gpufleet.repair.views import ClusterView, NodeView, PodView, Policy, RepairRules
 
 HOOKS = frozenset({"prove", "reset", "reboot"})

@@ -25,8 +25,7 @@ from gpufleet.kubernetes.client.patch import merge
 from gpufleet.kubernetes.client.resources import JOBS
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairSpec, RepairStatus
 from gpufleet.kubernetes.objects import ObjectMeta, ObjectReference, OwnerReference
-from gpufleet.repair.cluster_state import ClusterState, PodIndex
-from gpufleet.repair.decide import (
+from gpufleet.repair.actions import (
     Action,
     Announce,
     CreateJob,
@@ -35,8 +34,9 @@ from gpufleet.repair.decide import (
     RemoveTaint,
     SetTaint,
     actions,
-    next_status,
 )
+from gpufleet.repair.cluster_state import ClusterState, PodIndex
+from gpufleet.repair.decide import next_status
 from gpufleet.repair.jobs import render
 from gpufleet.repair.node_marks import conditions, remove_taint, set_conditions, set_taint
 from gpufleet.repair.views import NodeView, PodView, RepairRules

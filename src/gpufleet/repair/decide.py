@@ -1,7 +1,7 @@
 """Decide the next step of a node's repair: a pure state machine.
 
-`next_status` returns the status to write. `actions` returns what the written status asks for. Every action is safe to
-repeat: a taint and an annotation are compared first, an eviction names the uid of the pod, and a Job has a name that
+`next_status` returns the status to write; `actions` (in the module beside) what the written status asks for. Every action is
+safe to repeat: a taint and an annotation are compared first, an eviction names the uid of the pod, and a Job has a name that
 only this step has. So a process may be killed between any two calls, and the next one continues.
 
     Healthy → Observed → Cordoned → Draining → Drained → Repairing → Proving → Healthy
@@ -9,7 +9,6 @@ only this step has. So a process may be killed between any two calls, and the ne
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha1
 
@@ -37,55 +36,7 @@ _ESCALATION = ("reset", "reload-driver", "reboot", "vendor")
 """Repairs in order of effort; the next one is tried when one did not help."""
 _HOOKS = {"drain-and-reset": "reset", "drain": "reset", "replace": "vendor", "none": ""}
 """Which template stands for an action that has none of its own."""
-_EXCLUSIVE = ("reset", "reload-driver")
-"""Repairs that fail while any process has the GPU open, also one that only monitors it."""
-_RELEASE = 600.0
-"""Seconds after which the agent opens the driver at the latest."""
 _MAX_HISTORY, _MAX_STEPS = 50, 40
-
-
-@dataclass(frozen=True)
-class SetTaint:
-    """Add our taint."""
-
-
-@dataclass(frozen=True)
-class RemoveTaint:
-    """Remove our taint."""
-
-
-@dataclass(frozen=True)
-class Announce:
-    """Tell a pod when it will be evicted."""
-
-    pod: PodView
-    at: str
-
-
-@dataclass(frozen=True)
-class Evict:
-    """Evict a pod."""
-
-    pod: PodView
-
-
-@dataclass(frozen=True)
-class CreateJob:
-    """Create the Job of this step."""
-
-    name: str
-    hook: str
-    gpus: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ReleaseDriver:
-    """Ask the agent to close the driver until then, or to open it again."""
-
-    until: str | None
-
-
-Action = SetTaint | RemoveTaint | Announce | Evict | ReleaseDriver | CreateJob
 
 
 def next_status(
@@ -100,38 +51,9 @@ def next_status(
     return _STEPS[status.phase](status, node, cluster, rules, now)
 
 
-def actions(status: RepairStatus, node: NodeView, rules: RepairRules, now: float) -> list[Action]:
-    """Return what the status asks for and is not done yet."""
-    wanted = _taint_wanted(status, rules)
-    found: list[Action] = []
-    if wanted and not node.tainted:
-        found.append(SetTaint())
-    if not wanted and node.tainted:
-        found.append(RemoveTaint())
-    if status.phase == "Draining" and status.evict_at is not None:
-        found += _evictions(status, node, rules, now)
-    exclusive = status.phase == "Repairing" and _hook(status.action) in _EXCLUSIVE
-    release = exclusive and node.job in (JOB_ABSENT, JOB_ACTIVE)
-    if release and not node.released:
-        return [*found, ReleaseDriver(_time(now + _RELEASE).isoformat())]
-    if node.released and not release:
-        found.append(ReleaseDriver(None))
-    if exclusive and _age(status, now) < rules.release_lead:
-        return found
-    if (
-        status.phase in ("Repairing", "Proving")
-        and status.job
-        and not status.job_seen
-        and node.job == JOB_ABSENT
-    ):
-        hook = PROVE if status.phase == "Proving" else status.action
-        found.append(CreateJob(status.job, hook, () if status.whole_node else status.gpus))
-    return found
-
-
 def affected_pods(status: RepairStatus, node: NodeView, rules: RepairRules) -> list[PodView]:
     """Return the pods that must leave: those on affected GPUs or in the way of the repair, with their whole gangs."""
-    action = _hook(status.action) if rules.policy is Policy.REPAIR else ""
+    action = hook_of(status.action) if rules.policy is Policy.REPAIR else ""
     here = [pod for pod in node.pods if pod.node == node.name and not pod.permanent]
     if action == "reboot":
         hit = here
@@ -167,7 +89,7 @@ def _open(status: RepairStatus, node: NodeView, rules: RepairRules, now: float) 
         episode=status.episode + 1,
         cause=first.signal,
         cause_message=first.message,
-        opened=_time(now),
+        opened=whole_second(now),
         clear_since=None,
         action=_action(node.findings),
         attempts=0,
@@ -201,7 +123,7 @@ def _observed(status: RepairStatus, node: NodeView, now: float) -> RepairStatus:
             whole = True
     if whole:
         gpus |= set(node.gpus)
-    clear = None if node.findings or node.unknown & gpus else status.clear_since or _time(now)
+    clear = None if node.findings or node.unknown & gpus else status.clear_since or whole_second(now)
     action = status.action
     if node.findings and status.phase in ("Observed", "Cordoned", "Healthy"):
         action = _action(node.findings)
@@ -242,7 +164,7 @@ def _while_draining(
     pods = affected_pods(status, node, rules)
     if not pods and not (node.in_use & set(status.gpus)):
         return _enter(status, "Drained", now, "all affected pods have left")
-    if _age(status, now) > rules.drain_timeout + rules.max_grace:
+    if age_of(status, now) > rules.drain_timeout + rules.max_grace:
         names = ", ".join(f"{pod.namespace}/{pod.name}" for pod in pods[:5])
         return _enter(status, "Manual", now, f"pods did not leave: {names or 'processes remain'}")
     if new := {pod.uid for pod in pods} - set(status.pods):
@@ -271,7 +193,7 @@ def _while_repairing(
         return _prove(status, node, rules, now)
     lost = status.job_seen and node.job == JOB_ABSENT
     failed = (node.job == JOB_FAILED or lost) and not rebooted and status.action != "reboot"
-    if failed or _age(status, now) > rules.repair_timeout:
+    if failed or age_of(status, now) > rules.repair_timeout:
         status = _step(status, f"{status.action} did not help", now)
         return _repair(structs.replace(status, action=_harder(status.action, rules)), node, rules, now)
     if node.job != JOB_ABSENT and not status.job_seen:
@@ -292,7 +214,7 @@ def _while_proving(
         if passes >= rules.proofs:
             return _close(status, node, now, "all tests passed")
         return _start_job(status, node, "Proving", PROVE, now)
-    if node.job == JOB_FAILED or lost or _age(status, now) > rules.repair_timeout:
+    if node.job == JOB_FAILED or lost or age_of(status, now) > rules.repair_timeout:
         status = _step(structs.replace(status, passes=0), "the test failed", now)
         if rules.policy is Policy.REPAIR:
             return _repair(structs.replace(status, action=_harder(status.action, rules)), node, rules, now)
@@ -328,16 +250,16 @@ _STEPS = {
 def _drain(status: RepairStatus, pods: Sequence[PodView], rules: RepairRules, now: float) -> RepairStatus:
     grace = max((min(pod.grace, rules.max_grace) for pod in pods), default=0.0)
     status = _enter(status, "Draining", now, f"{len(pods)} pods must leave, in {grace:g} s")
-    started = status.drain_started or _time(now)
+    started = status.drain_started or whole_second(now)
     uids = tuple(sorted(pod.uid for pod in pods))
-    return structs.replace(status, drain_started=started, evict_at=_time(now + grace), pods=uids)
+    return structs.replace(status, drain_started=started, evict_at=whole_second(now + grace), pods=uids)
 
 
 def _repair(status: RepairStatus, node: NodeView, rules: RepairRules, now: float) -> RepairStatus:
     """Start the next repair, or hand the node to a human."""
     if status.attempts >= rules.max_attempts:
         return _enter(status, "Manual", now, f"{status.attempts} repairs did not help")
-    hook = _hook(status.action)
+    hook = hook_of(status.action)
     if hook not in rules.hooks:
         return _enter(status, "Manual", now, f"there is no Job template for {status.action or 'this fault'}")
     status = structs.replace(status, action=hook, passes=0, must_repair=True)
@@ -375,7 +297,7 @@ def _enter(status: RepairStatus, phase: Phase, now: float, message: str) -> Repa
         status = structs.replace(status, job="", job_seen=False)
     if phase not in ("Draining",):
         status = structs.replace(status, evict_at=None, pods=())
-    status = structs.replace(status, phase=phase, since=_time(now), message=message)
+    status = structs.replace(status, phase=phase, since=whole_second(now), message=message)
     return _step(status, f"{phase}: {message}", now)
 
 
@@ -384,8 +306,8 @@ def _close(status: RepairStatus, node: NodeView, now: float, message: str) -> Re
     status = _step(status, message, now)
     episode = Episode(
         cause=status.cause,
-        opened=status.opened or _time(now),
-        closed=_time(now),
+        opened=status.opened or whole_second(now),
+        closed=whole_second(now),
         message=status.cause_message,
         gpus=len(status.gpus),
         model=node.model,
@@ -393,27 +315,12 @@ def _close(status: RepairStatus, node: NodeView, now: float, message: str) -> Re
         drain_started=status.drain_started,
     )
     return RepairStatus(
-        since=_time(now),
+        since=whole_second(now),
         message=message,
         episode=status.episode,
         jobs=status.jobs,
         history=(*status.history, episode)[-_MAX_HISTORY:],
     )
-
-
-def _evictions(status: RepairStatus, node: NodeView, rules: RepairRules, now: float) -> list[Action]:
-    assert status.evict_at is not None
-    pods = [pod for pod in affected_pods(status, node, rules) if not pod.terminating]
-    at = status.evict_at.isoformat()
-    if now < status.evict_at.timestamp():
-        return [Announce(pod, at) for pod in pods if pod.evict_at != at]
-    return [] if node.blocked_by_budget else [Evict(pod) for pod in pods]
-
-
-def _taint_wanted(status: RepairStatus, rules: RepairRules) -> bool:
-    if status.phase in ("Healthy", "Observed"):
-        return False
-    return status.whole_node or rules.taint_gpu_faults or status.phase not in ("Cordoned",)
 
 
 def _settled(status: RepairStatus, rules: RepairRules, now: float) -> bool:
@@ -425,7 +332,7 @@ def _say(status: RepairStatus, message: str) -> RepairStatus:
 
 
 def _step(status: RepairStatus, text: str, now: float) -> RepairStatus:
-    line = f"{_time(now).isoformat(timespec='seconds')} {text}"[:300]
+    line = f"{whole_second(now).isoformat(timespec='seconds')} {text}"[:300]
     return structs.replace(status, steps=(*status.steps, line)[-_MAX_STEPS:])
 
 
@@ -437,20 +344,23 @@ def _action(findings: Sequence[FindingStatus]) -> str:
     )
 
 
-def _hook(action: str) -> str:
+def hook_of(action: str) -> str:
+    """Return the Job template of an action."""
     return _HOOKS.get(action, action)
 
 
 def _harder(action: str, rules: RepairRules) -> str:
     """Return the next repair that has a template; the same one if there is none."""
-    hook = _hook(action)
+    hook = hook_of(action)
     later: Iterable[str] = _ESCALATION[_ESCALATION.index(hook) + 1 :] if hook in _ESCALATION else ()
     return next((each for each in later if each in rules.hooks), hook)
 
 
-def _age(status: RepairStatus, now: float) -> float:
+def age_of(status: RepairStatus, now: float) -> float:
+    """Return the seconds since the phase began."""
     return now - status.since.timestamp() if status.since else 0.0
 
 
-def _time(now: float) -> datetime:
+def whole_second(now: float) -> datetime:
+    """Return the time without fractions, as Kubernetes stores it."""
     return datetime.fromtimestamp(int(now), UTC)

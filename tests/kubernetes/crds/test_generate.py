@@ -45,7 +45,9 @@ def test_every_field_has_a_description_for_kubectl_explain(manifest: dict[str, A
 
 
 def test_documented_fields_keep_their_wire_names() -> None:
-    claim, node, repair = (d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] for d in definitions())
+    claim, node, repair = (
+        d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] for d in definitions()
+    )
     spec = claim["spec"]["properties"]
     assert {"count", "policy", "preferIds", "exclusivity"} <= set(spec["devices"]["properties"])
     assert {"mode", "minBandwidthGBps"} <= set(spec["topology"]["properties"])
