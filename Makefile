@@ -27,7 +27,7 @@ HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs clean dashboard \
+.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs clean dashboard krew \
 	page-if-node browser-if-root check-dashboard check-workflows test-dashboard
 
 help: ## List the targets
@@ -75,6 +75,9 @@ build: $(VENV)/.dev page-if-node ## Build the wheels of gpufleet and kubelite in
 
 charts: $(VENV)/.dev ## Package the Helm charts into dist/
 	@$(BIN)/helm package --destination dist charts/gpufleet charts/gpu-scheduler
+
+krew: ## Write the archive and manifest of the kubectl plugin into dist/ (OWNER of the repository)
+	@$(PYTHON) packages/krew/build.py $(or $(OWNER),OWNER) $(VERSION) dist && ls -l dist/kubectl-gpufleet-* dist/krew-gpufleet.yaml
 
 dashboard: $(PAGE) ## Build the dashboard (needs Node.js 20 or newer)
 

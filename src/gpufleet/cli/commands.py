@@ -12,6 +12,11 @@ class CommandInfo(NamedTuple):
 
 
 COMMANDS: dict[str, CommandInfo] = {
+    "get": CommandInfo("List nodes, GPUs, workloads, claims, the queue or leases", "client"),
+    "top": CommandInfo("Watch nodes, GPUs, workloads and the queue on the whole screen", "top"),
+    "fit": CommandInfo("Show where a number of GPUs is free together now", "client"),
+    "report": CommandInfo("Usage and cost of a month by namespace, label or workload", "client"),
+    "login": CommandInfo("Log in to a server with OpenID Connect", "client"),
     "demo": CommandInfo("Everything in one process over a simulated fleet, to try gpufleet", "demo"),
     "serve": CommandInfo("The server: fleet, accounting, REST API and dashboard", "server"),
     "agent": CommandInfo("On each node: GPU inventory, health, metrics and training logs", "agent"),
@@ -25,6 +30,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "simulate": CommandInfo("Replay a trace of GPU tasks and compare placement policies", "scheduler"),
     "explain": CommandInfo("Show why a pod or claim is pending and what would make it fit", "scheduler"),
     "db": CommandInfo("Upgrade, check, prune and backfill the database", "server"),
+    "completion": CommandInfo("Print the completion script of bash, zsh or fish", "client"),
 }
 
 
