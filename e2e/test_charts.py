@@ -125,6 +125,30 @@ def test_the_server_is_installed_upgraded_and_removed_and_keeps_its_secrets(
 
 RIGHTS: list[tuple[str, list[str], list[str]]] = [
     (
+        "gpu-scheduler-repair",
+        [
+            "patch nodes",
+            "patch nodes/status",
+            "watch pods",
+            "create gpurepairs.gpu.scheduling",
+            "update gpurepairs.gpu.scheduling/status",
+            "update leases here gpufleet-repair",
+            "list jobs.batch here",
+        ],
+        [
+            # With policy observe it only reports.
+            "create pods/eviction",
+            "patch pods",
+            "create jobs.batch here",
+            "delete pods",
+            "get secrets here",
+            "update leases here gpufleet-scheduler",
+            "list jobs.batch",
+            "update gpurepairs.gpu.scheduling",
+            "patch gpunodestatuses.gpu.scheduling",
+        ],
+    ),
+    (
         "gpu-scheduler-scheduler",
         [
             "create pods/binding",

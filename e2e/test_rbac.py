@@ -48,6 +48,17 @@ RARELY_USED: dict[str, dict[Right, str]] = {
         ("watch", "kueue.x-k8s.io", "localqueues"): "only with Kueue, which not every machine can build",
         ("patch", "gpu.scheduling", "gpuqueues/status"): "only with GpuQueues (test_gpu_queues.py)",
     },
+    "gpu-scheduler-repair": {
+        (
+            "patch",
+            "",
+            "nodes",
+        ): "with policy observe only a taint that an earlier policy left (test_repair.py)",
+        ("get", "gpu.scheduling", "gpurepairs"): "another process created it at the same moment",
+        ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
+        ("list", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
+        ("watch", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
+    },
     "gpufleet": {
         ("list", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",
         ("watch", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",

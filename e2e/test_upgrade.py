@@ -103,10 +103,12 @@ def test_an_upgrade_keeps_running_pods_and_an_uninstall_leaves_the_documented_ob
 DOCUMENTED = {
     "CustomResourceDefinition/gpuclaims.gpu.scheduling",
     "CustomResourceDefinition/gpunodestatuses.gpu.scheduling",
+    "CustomResourceDefinition/gpurepairs.gpu.scheduling",
     "GpuNodeStatus/node-a",
     "Secret/gpu-scheduler-scheduler-tls",
     "Secret/gpu-scheduler-webhook-tls",
     "Lease/gpufleet-scheduler",
+    "Lease/gpufleet-repair",
     "Lease/gpu-scheduler-kube-scheduler",
     *(f"Lease/gpu-node-a-{gpu}" for gpu in range(6)),
 }

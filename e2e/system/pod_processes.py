@@ -23,7 +23,7 @@ from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import FakeNodes
 from e2e.system.container import ContainerContext, Program, program
 
-COMPONENTS = ("scheduler", "kube-scheduler", "webhook", "agent", "server")
+COMPONENTS = ("scheduler", "kube-scheduler", "webhook", "agent", "repair", "server")
 """Values of the label `app.kubernetes.io/component` in gpufleet's charts."""
 
 _SELECTOR = "labelSelector=app.kubernetes.io/part-of%3Dgpufleet"

@@ -10,6 +10,7 @@
     │   ├── MetricsUnavailable
     │   ├── KubernetesUnavailable
     │   ├── DevicesUnavailable
+    │   │   └── DriverMismatch
     │   ├── SlurmUnavailable
     │   ├── ContainersUnavailable
     │   └── IdentityProviderUnavailable
@@ -61,6 +62,10 @@ class KubernetesUnavailable(Unavailable):
 
 class DevicesUnavailable(Unavailable):
     """The GPU driver of this machine is missing, fails, or does not answer."""
+
+
+class DriverMismatch(DevicesUnavailable):
+    """The driver's library and kernel module have different versions."""
 
 
 class SlurmUnavailable(Unavailable):

@@ -142,3 +142,27 @@ async def test_errors_in_quick_succession_cause_one_read(monitor: Monitor, tmp_p
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     log.close()
+
+
+async def test_a_released_driver_is_closed_until_then(nvml_shim: NvmlShim) -> None:
+    now = 1000.0
+    opened = 0
+
+    def open_reader() -> NvmlReader:
+        nonlocal opened
+        opened += 1
+        return NvmlReader()
+
+    reader = DeadlineReader(open_reader, deadline=5.0)
+    monitor = Monitor(reader, HealthTracker(), ports=dict, clock=lambda: now)
+    await monitor.read()
+    reads = monitor.reads
+    await monitor.release(1060.0)
+    nvml_shim.lose(2)  # a GPU is lost while it is reset
+    assert (await monitor.read()).verdicts[uuid(2)].health is Health.HEALTHY
+    assert (monitor.reads, opened) == (reads, 1)
+    nvml_shim.find_again(2)
+    now = 1061.0
+    await monitor.read()
+    assert (monitor.reads, opened) == (reads + 1, 2)
+    await reader.close()

@@ -13,8 +13,8 @@ from tests.shim.nvml import NvmlShim, meshed, sliced, switched, uuid
 from tests.waiting import wait_until
 
 from gpufleet.agent.agent import Agent
-from gpufleet.agent.status_publisher import BURST, MANAGER, REFILL
-from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES, NODES
+from gpufleet.agent.status_publisher import BURST, MANAGER, REFILL, URGENT, StatusPublisher
+from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES, NODES, Timing
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import ObjectNotFound
@@ -130,7 +130,7 @@ async def test_a_flapping_gpu_causes_few_writes(nvml_shim: NvmlShim, cluster: Cl
             nvml_shim.find_again(1)
             await becomes(Health.HEALTHY)
         assert agent.publisher is not None
-        assert agent.publisher.writes <= BURST + (time.monotonic() - began) / REFILL
+        assert agent.publisher.writes <= BURST + URGENT + 2 * (time.monotonic() - began) / REFILL
 
 
 async def test_an_operators_cordon_stays_and_counts(nvml_shim: NvmlShim, cluster: Cluster) -> None:
@@ -501,3 +501,19 @@ async def test_gpus_from_a_device_plugin_are_held_also_while_the_kubelet_restart
 
 def _failures(lines: list[Any]) -> int:
     return sum(line["event"] == "plugin_devices_not_read" for line in lines)
+
+
+async def test_changes_of_pods_do_not_delay_the_news_of_a_fault(cluster: Cluster) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    timing = Timing(monotonic=lambda: 100.0, sleep=sleep)
+    publisher = StatusPublisher(cluster.client, "node-a", lambda cordoned: None, timing=timing)
+    for _ in range(BURST):
+        await publisher._take_token(urgent=False)
+    await publisher._take_token(urgent=True)
+    assert slept == []
+    await publisher._take_token(urgent=False)
+    assert slept == [REFILL]

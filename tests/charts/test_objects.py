@@ -73,6 +73,7 @@ def test_a_digest_is_used_instead_of_the_tag() -> None:
             },
             {
                 f"gpufleet-scheduler@{other}",
+                f"gpufleet-scheduler@{digest}",
                 "gpufleet-scheduler:v9",
                 f"gpufleet-agent:v{gpufleet.__version__}",
             },

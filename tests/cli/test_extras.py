@@ -26,6 +26,8 @@ MODULES = {
     "diag": ("gpufleet.cli.diag", "gpufleet.gpus.load_test.run", "pynvml"),
     "scheduler": ("gpufleet.scheduler.process", "uvloop"),
     "webhook": ("gpufleet.webhook.process", "gpufleet.webhook.configuration", "yaml", "uvloop"),
+    "repair": ("gpufleet.repair.process", "uvloop"),
+    "nodes": ("gpufleet.cli.nodes", "gpufleet.kubernetes", "msgspec"),
     "simulate": ("gpufleet.cli.simulate",),
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
     "completion": ("gpufleet.cli.completion",),

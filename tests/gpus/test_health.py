@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.gpus.health import HealthTracker
-from gpufleet.gpus.xid import Finding, HealthRules, Remedy, Severity, classify_xid
+from gpufleet.gpus.rules import Finding, Remedy, Scope, Severity
+from gpufleet.gpus.xid import HealthRules, classify_xid
 from gpufleet.model.device import Device, DeviceEvent, DeviceReading, EventKind, Vendor
 from gpufleet.model.node import Health
 
@@ -240,7 +241,9 @@ def test_a_fatal_error_record_makes_an_amd_gpu_unhealthy(fatal: bool, health: He
 def test_a_node_finding_applies_to_every_gpu_until_it_is_cleared() -> None:
     tracker = healthy()
     tracker.set_node_finding(
-        "infiniband", Finding("infiniband", Severity.UNHEALTHY, "port mlx5_0/1 is down"), 20.0
+        "infiniband",
+        Finding("infiniband", Severity.UNHEALTHY, "port mlx5_0/1 is down", scope=Scope.NODE),
+        20.0,
     )
     assert {v.reason for v in tracker.verdicts().values()} == {"port mlx5_0/1 is down"}
     tracker.set_node_finding("infiniband", None, 30.0)

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from gpufleet.gpus.infiniband import PortMonitor, read_ports
+from gpufleet.gpus.rules import Scope, Severity
 
 
 def state(root: Path, device: str, port: int, text: str) -> None:
@@ -18,8 +19,8 @@ def test_a_port_that_went_down_is_a_finding_about_the_node(tmp_path: Path) -> No
     state(tmp_path, "mlx5_0", 1, "1: DOWN\n")
     finding = watch.check(read_ports(tmp_path))
     assert finding is not None
-    assert finding.reason == "InfiniBand is down: mlx5_0/1"
-    assert finding.whole_node
+    assert finding.reason == "1 of 1 network ports are down: mlx5_0/1"
+    assert (finding.scope, finding.severity) == (Scope.NODE, Severity.UNHEALTHY)
     state(tmp_path, "mlx5_0", 1, "4: ACTIVE\n")
     assert watch.check(read_ports(tmp_path)) is None
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.errors import DevicesUnavailable
-from gpufleet.gpus.kernel_log import KernelLog, parse_record, parse_xid
+from gpufleet.gpus.kernel_log import KernelLog, KernelRing, open_kernel_log, parse_record, parse_xid
 
 LINES = [
     (
@@ -48,7 +48,6 @@ def test_an_xid_line_gives_code_address_and_text(line: str, expected: tuple[int,
         "",
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
         "NVRM: GPU at PCI:0000:3b:00: GPU-1234",
-        "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30",
         "NVRM: Xid (PCI:nowhere): 79",
         "NVRM: Xid (PCI:0000:3b:00): none",
     ],
@@ -98,3 +97,21 @@ def test_the_real_kernel_log_can_be_followed() -> None:
 def test_the_error_for_an_unreadable_log_names_the_capability(tmp_path: Path) -> None:
     with pytest.raises(DevicesUnavailable, match=r"No such file.*CAP_SYSLOG"):
         KernelLog(tmp_path / "absent")
+
+
+def test_the_log_buffer_yields_only_what_is_new() -> None:
+    lines = ["<4>[   10.000001] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, gone"]
+    ring = KernelRing(lambda: "\n".join(lines))
+    assert ring.events() == ()
+    lines.append("<6>[   11.000000] eth0: link up")
+    lines.append("<4>[   12.500000] NVRM: Xid (PCI:0000:3c:00): 48, pid=2, text")
+    assert [(event.code, event.message) for event in ring.events()] == [(48, "pid=2, text")]
+    assert ring.events() == ()
+
+
+def test_a_log_that_cannot_be_read_in_any_way_says_why(tmp_path: Path) -> None:
+    def refused() -> str:
+        raise PermissionError(1, "Operation not permitted")
+
+    with pytest.raises(DevicesUnavailable, match=r"No such file.*syslog\(2\): Operation not permitted"):
+        open_kernel_log(lambda: KernelLog(tmp_path / "kmsg"), lambda: KernelRing(refused))

@@ -87,7 +87,10 @@ FIELDS_BY_QUESTION = {
         "remap_pending",
         "remap_failed",
         "recovery_action",
+        "nvlink_recoveries",
     },
+    "nvmlDeviceGetGpuFabricInfoV": {"fabric"},
+    "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
 }
 
 

@@ -14,7 +14,9 @@ Keys of the state (N is a GPU, K counts from 0):
     N.memory_total, …_used, …_reserved   bytes
     N.utilization, N.memory_utilization  percent
     N.temperature, N.power_mw, N.power_limit_mw, N.sm_clock, N.memory_clock, N.throttle (bits)
-    N.field.ID                           counters by NVML field id (3, 4 ECC; 83 energy; 142–145 remapping; 230 action)
+    N.pcie_{width,generation}, N.pcie_max_{width,generation}
+    N.fabric                             `state status mask` of the NVLink fabric; state 1 not started, 3 completed
+    N.field.ID                           counters by NVML field id (3, 4 ECC; 59 NVLink recoveries; 83 energy; 142–145 remapping; 230 action)
     N.link.K                             `version peer`; peer is a bus id, `switch` or `down`
     N.mig_mode, N.mig.K.{uuid,name,gi,ci,memory_total}
     N.process.K                          `pid bytes gi ci`
@@ -172,6 +174,12 @@ def machine(count: int, model: str = "NVIDIA H100 80GB HBM3", memory: int = 80 *
             f"{gpu}.field.143": "0",
             f"{gpu}.field.144": "0",
             f"{gpu}.field.145": "0",
+            f"{gpu}.field.59": "0",
+            f"{gpu}.pcie_max_width": "16",
+            f"{gpu}.pcie_max_generation": "5",
+            f"{gpu}.pcie_width": "16",
+            f"{gpu}.pcie_generation": "5" if gpu >= 5 else "1",
+            f"{gpu}.fabric": "3 0 0",
             f"{gpu}.field.230": "0",
         }
     return state

@@ -33,6 +33,8 @@ typedef struct {
   union { double d; unsigned u; unsigned long long ull; } value;
 } Field;
 
+typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state; unsigned mask; } Fabric;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Handle gpus[MAX_GPUS], slices[MAX_GPUS][MAX_MIG];
 static Entry entries[MAX_ENTRIES];
@@ -225,6 +227,20 @@ int nvmlDeviceGetMemoryInfo(Handle *h, Memory *out) {
   number_of(h, "memory_used", &out->used);
   out->free = out->total - out->used;
   return OK;
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(Handle *h, unsigned *out) { ENTER(h); return unsigned_of(h, "pcie_max_width", out); }
+int nvmlDeviceGetMaxPcieLinkGeneration(Handle *h, unsigned *out) { ENTER(h); return unsigned_of(h, "pcie_max_generation", out); }
+int nvmlDeviceGetCurrPcieLinkWidth(Handle *h, unsigned *out) { ENTER(h); return unsigned_of(h, "pcie_width", out); }
+int nvmlDeviceGetCurrPcieLinkGeneration(Handle *h, unsigned *out) { ENTER(h); return unsigned_of(h, "pcie_generation", out); }
+
+/* `N.fabric` is `state status mask`. */
+int nvmlDeviceGetGpuFabricInfoV(Handle *h, Fabric *out) {
+  char value[LINE];
+  ENTER(h);
+  int result = text_of(h, "fabric", value);
+  if (!result && sscanf(value, "%hhu %u %u", &out->state, &out->status, &out->mask) != 3) return INVALID;
+  return result;
 }
 
 static int pci_of(const char *address, Pci *out) {

@@ -763,6 +763,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/findings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Open findings about nodes and GPUs, the worst first */
+        get: operations["list_findings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/repairs/costs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lost GPU-hours by cause, node and model, and mean times between failures and to repair */
+        get: operations["read_costs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/repairs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Repairs of nodes by name, with the history of their faults */
+        get: operations["list_repairs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/stragglers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GPUs whose utilization or power is far below that of the other GPUs of their job, for two minutes */
+        get: operations["list_stragglers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1808,6 +1876,108 @@ export interface components {
             status: string;
             reason: string;
             message: string;
+        };
+        /**
+         * FindingPage
+         * @description One page of findings, and how many there are in all.
+         */
+        FindingPage: {
+            data: components["schemas"]["FindingRow"][];
+            total: number;
+        };
+        /**
+         * FindingRow
+         * @description An open finding of a node or of one of its GPUs.
+         */
+        FindingRow: {
+            node: string;
+            gpu: number | null;
+            signal: string;
+            severity: string;
+            scope: string;
+            message: string;
+            action: string;
+            since: string | null;
+        };
+        /**
+         * Costs
+         * @description What faults cost in a span of time.
+         */
+        Costs: {
+            start: number;
+            end: number;
+            faults: number;
+            openFaults: number;
+            lostGpuHours: number;
+            meanHoursBetweenFailures: number | null;
+            meanHoursToRepair: number | null;
+            byCause: {
+                [key: string]: number;
+            };
+            byNode: {
+                [key: string]: number;
+            };
+            byModel: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * RepairPage
+         * @description One page of repairs, and how many there are in all.
+         */
+        RepairPage: {
+            data: components["schemas"]["RepairRow"][];
+            total: number;
+        };
+        /**
+         * RepairRow
+         * @description The repair of a node: what happens now, and its earlier faults.
+         */
+        RepairRow: {
+            node: string;
+            phase: string;
+            since: string | null;
+            message: string;
+            cause: string;
+            gpus: number[];
+            action: string;
+            attempts: number;
+            passes: number;
+            opened: string | null;
+            acknowledgedBy: string;
+            silencedUntil: string | null;
+            steps: string[];
+            history: components["schemas"]["EpisodeRow"][];
+        };
+        /**
+         * EpisodeRow
+         * @description A fault that is over.
+         */
+        EpisodeRow: {
+            cause: string;
+            message: string;
+            gpus: number;
+            model: string;
+            opened: string;
+            closed: string;
+            steps: string[];
+        };
+        /**
+         * StragglerRow
+         * @description A suspect GPU of a job; `rank` is the position of its pod in the job, by name.
+         */
+        StragglerRow: {
+            workloadUid: string;
+            workload: string;
+            namespace: string;
+            pod: string;
+            rank: number;
+            node: string;
+            gpu: number;
+            quantity: string;
+            value: number;
+            median: number;
+            since: string;
         };
         ClustersError: {
             /** @description The HTTP status. */
@@ -5635,6 +5805,341 @@ export interface operations {
             500: components["responses"]["ClustersError"];
             503: components["responses"]["ClustersError"];
             default: components["responses"]["ClustersError"];
+        };
+    };
+    list_findings: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Page number, from 1. */
+                pageNum?: number;
+                /** @description Rows per page. */
+                pageSize?: number;
+                /** @description Findings of this node only. */
+                node?: string;
+                /** @description Warning, Degraded or Unhealthy; empty for all. */
+                severity?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "node": "gpu-node-1",
+                     *             "gpu": 3,
+                     *             "signal": "xid-48",
+                     *             "severity": "Unhealthy",
+                     *             "scope": "GPU",
+                     *             "message": "XID 48: uncorrectable ECC error",
+                     *             "action": "reset",
+                     *             "since": "2026-01-01T10:00:00Z"
+                     *           }
+                     *         ],
+                     *         "total": 1
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["FindingPage"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    read_costs: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Unix seconds; default: 30 days before the end. */
+                start?: number;
+                /** @description Unix seconds; default: now. */
+                end?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "start": 1767225600,
+                     *         "end": 1767312000,
+                     *         "faults": 1,
+                     *         "openFaults": 0,
+                     *         "lostGpuHours": 1.5,
+                     *         "meanHoursBetweenFailures": 960,
+                     *         "meanHoursToRepair": 1.5,
+                     *         "byCause": {
+                     *           "xid-48": 1.5
+                     *         },
+                     *         "byNode": {
+                     *           "gpu-node-1": 1.5
+                     *         },
+                     *         "byModel": {
+                     *           "NVIDIA_H200": 1.5
+                     *         }
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["Costs"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    list_repairs: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Page number, from 1. */
+                pageNum?: number;
+                /** @description Rows per page. */
+                pageSize?: number;
+                /** @description The repair of this node only. */
+                node?: string;
+                /** @description Only nodes that have a fault now. */
+                open?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "node": "gpu-node-1",
+                     *             "phase": "Healthy",
+                     *             "since": "2026-01-01T11:30:00Z",
+                     *             "message": "all tests passed",
+                     *             "cause": "",
+                     *             "gpus": [],
+                     *             "action": "",
+                     *             "attempts": 0,
+                     *             "passes": 0,
+                     *             "opened": null,
+                     *             "acknowledgedBy": "",
+                     *             "silencedUntil": null,
+                     *             "steps": [],
+                     *             "history": [
+                     *               {
+                     *                 "cause": "xid-48",
+                     *                 "message": "XID 48: uncorrectable ECC error",
+                     *                 "gpus": 1,
+                     *                 "model": "NVIDIA_H200",
+                     *                 "opened": "2026-01-01T10:00:00Z",
+                     *                 "closed": "2026-01-01T11:30:00Z",
+                     *                 "steps": []
+                     *               }
+                     *             ]
+                     *           }
+                     *         ],
+                     *         "total": 1
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["RepairPage"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    list_stragglers: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": [
+                     *         {
+                     *           "workloadUid": "root-uid-123",
+                     *           "workload": "llama-70b",
+                     *           "namespace": "ml",
+                     *           "pod": "llama-70b-3",
+                     *           "rank": 3,
+                     *           "node": "gpu-node-1",
+                     *           "gpu": 5,
+                     *           "quantity": "power",
+                     *           "value": 210,
+                     *           "median": 640.5,
+                     *           "since": "2026-01-01T10:00:00Z"
+                     *         }
+                     *       ],
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["StragglerRow"][];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
         };
     };
 }

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -20,22 +21,26 @@ from gpufleet.agent.gpu_holders import GpuHolders
 from gpufleet.agent.health_events import HealthEvents
 from gpufleet.agent.memory import trim
 from gpufleet.agent.monitor import Monitor
-from gpufleet.agent.node_status import node_gpus, previous_state
+from gpufleet.agent.node_status import node_gpus, previous_state, released_until
 from gpufleet.agent.pod_logs import PodLogs
-from gpufleet.agent.pod_processes import orphans
+from gpufleet.agent.pod_processes import OrphanAge, orphans
 from gpufleet.agent.pod_resources import list_plugin_devices
 from gpufleet.agent.status_publisher import StatusPublisher
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
 from gpufleet.gpus.drivers.detect import health_rules, reader_from_settings
 from gpufleet.gpus.health import HealthTracker
-from gpufleet.gpus.kernel_log import KernelLog
+from gpufleet.gpus.infiniband import PortMonitor
+from gpufleet.gpus.kernel_log import KernelLog, KernelRing, open_kernel_log
 from gpufleet.kubernetes import KubeClient
 from gpufleet.kubernetes.crds.gpu_node_status import NodeGpus
 from gpufleet.runtime.http_listener import HttpListener
 from gpufleet.runtime.logs import get_logger
-from gpufleet.runtime.settings import AgentSettings, DevicesSettings
+from gpufleet.runtime.settings import AgentSettings, DevicesSettings, SlurmSettings
 from gpufleet.training.log_patterns import LogPattern
+
+if TYPE_CHECKING:
+    from gpufleet.agent.slurm_drain import SlurmDrain
 
 MAX_STUCK_CALLS = 4
 """Hanging driver calls at which the agent is not alive, so that the kubelet restarts it."""
@@ -60,6 +65,7 @@ class Agent:
         lease_namespace: str = "default",
         reader: DeadlineReader | None = None,
         patterns: Sequence[LogPattern] = (),
+        slurm: SlurmSettings | None = None,
     ) -> None:
         """`patterns` are the users' own for the logs of training jobs."""
         self.node = node
@@ -67,9 +73,11 @@ class Agent:
         self._devices = devices
         self._patterns = patterns
         self._reader = reader or reader_from_settings(devices)
+        rules = health_rules(devices)
         self.monitor = Monitor(
             self._reader,
-            HealthTracker(health_rules(devices)),
+            HealthTracker(rules),
+            port_monitor=PortMonitor(rules.least_rails),
             processes=settings.processes,
             identify=devices.identify,
         )
@@ -87,10 +95,16 @@ class Agent:
         self.logs: PodLogs | None = None
         self.resources: ExtendedResources | None = None
         self.dra: DraDriver | None = None
+        self.slurm: SlurmDrain | None = None
         self._kernel_log: KernelLog | None = None
+        self._kernel_ring: KernelRing | None = None
+        self._kernel_log_problem = "" if devices.kernel_log else "devices.kernel_log is off"
+        self._orphans = OrphanAge()
         self._started_at = self._read_at = time.monotonic()
         self._restored = asyncio.Event()
         self.monitor.subscribe(self._on_read)
+        if settings.slurm_drain:
+            self.slurm = self._slurm_drain(slurm or SlurmSettings())
         if client is not None:
             self._publish_through(client, lease_namespace)
 
@@ -121,6 +135,14 @@ class Agent:
         if pod_logs is not None:
             self.logs = PodLogs(pod_logs, lambda: holders.pods.cache, holders.uids, self._patterns)
 
+    def _slurm_drain(self, settings: SlurmSettings) -> "SlurmDrain":
+        # Not at the top: most agents would have these modules in memory for nothing.
+        from gpufleet.agent.slurm_drain import SlurmDrain
+        from gpufleet.sources.slurm.commands import SlurmCommands
+
+        name = self.node.partition(".")[0]
+        return SlurmDrain(SlurmCommands(settings), name, lambda: self.monitor.observation)
+
     def _published_uid(self) -> str:
         found = self.publisher.published if self.publisher else None
         return found.metadata.uid if found else ""
@@ -132,9 +154,12 @@ class Agent:
             self._open_kernel_log()
         if self._kernel_log is not None:
             tasks["kernel log"] = partial(self.monitor.watch_kernel_log, self._kernel_log)
+        if self._kernel_ring is not None:
+            tasks["kernel log"] = partial(self.monitor.watch_kernel_ring, self._kernel_ring)
         if self.publisher is not None and self.holders is not None:
             tasks["own object"] = self.publisher.watch.run
             tasks["publish"] = self.publisher.run
+            tasks["release driver"] = self._release_driver
             tasks["pods"] = self.holders.pods.run
             if self.events is not None:
                 tasks["events"] = self.events.run
@@ -143,6 +168,8 @@ class Agent:
             tasks["extended resources"] = self.resources.run
         if self.dra is not None:
             tasks |= self.dra.tasks()
+        if self.slurm is not None:
+            tasks["slurm"] = self.slurm.run
         if self.logs is not None:
             tasks["training logs"] = self.logs.run
         return tasks
@@ -173,6 +200,19 @@ class Agent:
     def not_ready(self) -> str:
         """Return why there are no metrics yet, or an empty string."""
         return "" if self.monitor.reads else "the GPUs were not read yet"
+
+    async def _release_driver(self) -> None:
+        """Close the driver while the repair of this node asks for it."""
+        assert self.publisher is not None
+        changed = asyncio.Event()
+        stop = self.publisher.watch.subscribe(lambda _changes: changed.set())
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                await self.monitor.release(released_until(self.publisher.published))
+        finally:
+            stop()
 
     async def _read_devices(self) -> None:
         await self._restore()
@@ -209,18 +249,27 @@ class Agent:
         if not observation.devices and observation.problem:
             return None  # nothing was ever published that could become Unknown
         if self.holders is None:
-            return node_gpus(observation, {}, cordoned)
+            return node_gpus(observation, {}, cordoned, kernel_log=self._kernel_log_problem)
         if not self.holders.ready and time.monotonic() - self._started_at < START_TIMEOUT:
             return None
         pods = {pod.metadata.uid for pod in self.holders.pods.cache}
         draining = orphans(observation.processes, pods) if self.holders.ready else {}
-        return node_gpus(observation, self.holders.holders(), cordoned, draining)
+        self.monitor.set_gpu_findings("orphan-processes", self._orphans.findings(draining, time.monotonic()))
+        return node_gpus(
+            observation, self.holders.holders(), cordoned, draining, kernel_log=self._kernel_log_problem
+        )
 
     def _open_kernel_log(self) -> None:
         try:
-            self._kernel_log = KernelLog()
+            opened = open_kernel_log()
         except DevicesUnavailable as error:
+            self._kernel_log_problem = str(error)
             _log.info("kernel_log_not_read", reason=str(error))
+            return
+        if isinstance(opened, KernelLog):
+            self._kernel_log = opened
+        else:
+            self._kernel_ring = opened
 
     def _agent_metrics(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(

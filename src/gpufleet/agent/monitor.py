@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from gpufleet.errors import DevicesUnavailable
+from gpufleet.errors import DevicesUnavailable, DriverMismatch
 from gpufleet.gpus.drivers.deadline_reader import DeadlineReader
-from gpufleet.gpus.health import HealthTracker, HealthVerdict
+from gpufleet.gpus.health import HealthTracker, HealthVerdict, OpenFinding
 from gpufleet.gpus.infiniband import PortMonitor, read_ports
-from gpufleet.gpus.kernel_log import KernelLog
+from gpufleet.gpus.kernel_log import KernelLog, KernelRing, boot_time
 from gpufleet.gpus.known_gpus import merge_known_gpus
+from gpufleet.gpus.rules import Finding, finding
 from gpufleet.gpus.topology import GpuPosition, gpu_positions
 from gpufleet.model.device import Device, DeviceEvent, DeviceProcess, DeviceReading, EventKind
 from gpufleet.model.node import Health
@@ -46,6 +47,11 @@ class Observation:
     devices: tuple[Device, ...] = ()
     positions: Mapping[str, GpuPosition] = field(default_factory=dict)
     verdicts: Mapping[str, HealthVerdict] = field(default_factory=dict)
+    findings: tuple[OpenFinding, ...] = ()
+    ports: frozenset[str] = frozenset()
+    """The network ports that are or were active."""
+    links: Mapping[str, int] = field(default_factory=dict)
+    """The largest number of NVLinks that were active, by GPU."""
     readings: tuple[DeviceReading, ...] = ()
     processes: tuple[DeviceProcess, ...] = ()
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -64,6 +70,10 @@ class PreviousState:
     positions: Mapping[str, GpuPosition] = field(default_factory=dict)
     health: Mapping[str, HealthVerdict] = field(default_factory=dict)
     """The last verdict on each GPU."""
+    ports: frozenset[str] = frozenset()
+    links: Mapping[str, int] = field(default_factory=dict)
+    switch_error: OpenFinding | None = None
+    """A fatal error of an NVSwitch."""
 
 
 class Monitor:
@@ -77,6 +87,7 @@ class Monitor:
         processes: bool = True,
         identify: bool = False,
         ports: Callable[[], dict[str, str]] = read_ports,
+        port_monitor: PortMonitor | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.observation = Observation()
@@ -87,13 +98,14 @@ class Monitor:
         self._processes = processes
         self._identify = identify
         self._ports = ports
-        self._port_monitor = PortMonitor()
+        self._port_monitor = port_monitor or PortMonitor()
         self._clock = clock
         self._known: tuple[Device, ...] = ()
         self._previous = PreviousState()
         self._driver_xids: Counter[tuple[str, int]] = Counter()
         self._kernel_xids: Counter[tuple[str, int]] = Counter()
         self._reading = asyncio.Lock()
+        self._released_until = 0.0
         self._listeners: list[Callable[[Observation], None]] = []
         self._health_listeners: list[HealthListener] = []
 
@@ -112,11 +124,32 @@ class Monitor:
         for uuid, verdict in previous.health.items():
             if verdict.health is Health.UNHEALTHY:
                 self._tracker.restore(uuid, verdict.reason, verdict.since)
+        self._port_monitor.restore(previous.ports)
+        self._tracker.links.restore(previous.links)
+        error = previous.switch_error
+        if error is not None and error.since > boot_time():
+            self._tracker.set_node_finding(error.finding.key, error.finding, error.since)
         self.observation = replace(self.observation, devices=previous.devices, positions=previous.positions)
 
+    async def release(self, until: float) -> None:
+        """Close the driver until then, so that the GPUs can be reset; a time in the past opens it again."""
+        if until == self._released_until:
+            return
+        self._released_until = until
+        if self._released():
+            _log.info("driver_released", seconds=round(until - self._clock()))
+            async with self._reading:
+                await self._reader.close()
+
+    def _released(self) -> bool:
+        return self._clock() < self._released_until
+
     async def read(self) -> Observation:
-        """Read everything once."""
+        """Read everything once; nothing while the driver is released."""
         async with self._reading:
+            if self._released():
+                return self._publish(self.observation)
+            mismatch: Finding | None = None
             try:
                 observation = await self._read_driver()
             except DevicesUnavailable as error:
@@ -125,9 +158,9 @@ class Monitor:
                     _log.warning("gpus_unreadable", error=str(error))
                 observation = replace(self.observation, readings=(), processes=(), problem=problem)
                 self._tracker.mark_unresponsive(problem, self._clock())
-            self._tracker.set_node_finding(
-                "infiniband", self._port_monitor.check(self._ports()), self._clock()
-            )
+                mismatch = finding("driver-mismatch") if isinstance(error, DriverMismatch) else None
+            self._tracker.set_node_finding("driver-mismatch", mismatch, self._clock())
+            self._tracker.set_node_finding("rails", self._port_monitor.check(self._ports()), self._clock())
             self.reads += 1
             return self._publish(observation)
 
@@ -142,7 +175,13 @@ class Monitor:
         self._known = devices
         self._tracker.observe_devices(devices, now)
         self._tracker.observe_readings(readings)
-        return Observation(devices, self._positions(devices), {}, readings, processes, {}, now)
+        return Observation(
+            devices=devices,
+            positions=self._positions(devices),
+            readings=readings,
+            processes=processes,
+            read_at=now,
+        )
 
     def _positions(self, devices: tuple[Device, ...]) -> dict[str, GpuPosition]:
         """Return positions; a GPU lost before this process started keeps its island."""
@@ -170,6 +209,9 @@ class Monitor:
     async def watch_driver(self, wait: float = EVENT_WAIT, pause: float = ERROR_PAUSE) -> None:
         """Handle errors that the driver reports."""
         while True:
+            if self._released():
+                await asyncio.sleep(pause)
+                continue
             try:
                 events = await self._reader.events(wait)
             except DevicesUnavailable as error:
@@ -196,6 +238,13 @@ class Monitor:
         finally:
             loop.remove_reader(log.fileno())
 
+    async def watch_kernel_ring(self, ring: KernelRing, period: float = EVENT_WAIT) -> None:
+        """Handle XIDs in the kernel's log buffer."""
+        while True:
+            await asyncio.sleep(period)
+            if events := ring.events():
+                await self.handle(events, from_kernel_log=True)
+
     async def handle(self, events: Iterable[DeviceEvent], from_kernel_log: bool = False) -> None:
         """Count and judge errors, publish the verdicts, then read: one error is often followed by others."""
         events = tuple(events)
@@ -213,6 +262,10 @@ class Monitor:
         self._publish(self.observation)
         await self.read()
 
+    def set_gpu_findings(self, key: str, findings: Mapping[int, Finding]) -> None:
+        """Set findings that the driver does not report on these GPUs, and clear them on all others."""
+        self._tracker.set_gpu_findings(key, findings, self._clock())
+
     def _publish(self, observation: Observation) -> Observation:
         for device in observation.devices:
             before = self.observation.verdicts.get(device.uuid)
@@ -225,7 +278,14 @@ class Monitor:
                     listener(device, before, verdict)
         verdicts = {uuid: self._dated(uuid, verdict) for uuid, verdict in self._tracker.verdicts().items()}
         xids = dict(self._driver_xids | self._kernel_xids)
-        self.observation = replace(observation, verdicts=verdicts, xids=xids)
+        self.observation = replace(
+            observation,
+            verdicts=verdicts,
+            xids=xids,
+            findings=tuple(self._tracker.open_findings()),
+            ports=frozenset(self._port_monitor.used),
+            links=dict(self._tracker.links.most),
+        )
         for subscriber in self._listeners:
             subscriber(self.observation)
         return self.observation

@@ -5,9 +5,10 @@ uninterruptible system call. The kernel names the pod in the cgroup of each proc
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from gpufleet.gpus.rules import Finding, finding
 from gpufleet.model.device import DeviceProcess
 
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
@@ -24,6 +25,25 @@ def orphans(
         if uid and uid not in pods:
             found.setdefault(process.index, set()).add(uid)
     return {gpu: frozenset(uids) for gpu, uids in found.items()}
+
+
+class OrphanAge:
+    """Remember since when processes of deleted pods use each GPU."""
+
+    def __init__(self, after: float = 300.0) -> None:
+        """Processes that live on for longer than `after` seconds are a finding."""
+        self._after = after
+        self._since: dict[tuple[int, str], float] = {}
+
+    def findings(self, orphans: Mapping[int, Collection[str]], now: float) -> dict[int, Finding]:
+        """Return a finding for each GPU whose orphans are old."""
+        present = {(gpu, uid) for gpu, uids in orphans.items() for uid in uids}
+        self._since = {key: self._since.get(key, now) for key in present}
+        return {
+            gpu: finding("orphan-processes", f"processes of the deleted pod {uid} still use the GPU")
+            for (gpu, uid), since in sorted(self._since.items())
+            if now - since >= self._after
+        }
 
 
 def _pod_of(pid: int, proc: Path) -> str:

@@ -16,6 +16,7 @@ from gpufleet.runtime.settings import (
     DevicesSettings,
     KubernetesSettings,
     Settings,
+    SlurmSettings,
     TrainingSettings,
 )
 from gpufleet.training.user_patterns import compile_user_patterns
@@ -68,5 +69,6 @@ def _agent(settings: Settings, client: KubeClient | None = None) -> Agent:
         settings[DevicesSettings],
         client,
         settings[KubernetesSettings].lease_namespace,
+        slurm=settings[SlurmSettings],
         patterns=compile_user_patterns(settings[TrainingSettings].patterns),
     )

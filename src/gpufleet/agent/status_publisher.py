@@ -41,6 +41,8 @@ BURST = 6
 """Size of the token bucket."""
 REFILL = 10.0
 """Seconds per token."""
+URGENT = 2
+"""Extra tokens for a GPU that has become unhealthy, so that changes of pods do not delay the news."""
 
 Compose = Callable[[frozenset[int]], NodeGpus | None]
 """Returns the status, given which GPUs are cordoned; None while there is nothing to publish yet."""
@@ -78,7 +80,7 @@ class StatusPublisher:
         self._written: NodeGpus | None = None
         self._version = 0
         self._seen = False
-        self._tokens = float(BURST)
+        self._tokens, self._urgent_tokens = float(BURST), float(URGENT)
         self._filled_at = timing.monotonic()
 
     @property
@@ -102,7 +104,7 @@ class StatusPublisher:
             status = self._compose(self.cordoned())
             if status is not None and (due or self._differs(status)):
                 try:
-                    await self._take_token()
+                    await self._take_token(urgent=self._is_worse(status))
                     await self._write(self._compose(self.cordoned()) or status)
                 except (KubernetesUnavailable, KubernetesRefused) as error:
                     failures += 1
@@ -124,11 +126,20 @@ class StatusPublisher:
         except TimeoutError:
             pass
 
-    async def _take_token(self) -> None:
+    def _is_worse(self, status: NodeGpus) -> bool:
+        """Return whether a GPU has become unhealthy since the last write."""
+        return self._written is not None and status.unhealthy > self._written.unhealthy
+
+    async def _take_token(self, urgent: bool) -> None:
         """Take a token; wait for one if the bucket is empty."""
         now = self._timing.monotonic()
-        self._tokens = min(float(BURST), self._tokens + (now - self._filled_at) / REFILL)
+        refilled = (now - self._filled_at) / REFILL
+        self._tokens = min(float(BURST), self._tokens + refilled)
+        self._urgent_tokens = min(float(URGENT), self._urgent_tokens + refilled)
         self._filled_at = now
+        if urgent and self._tokens < 1 <= self._urgent_tokens:
+            self._urgent_tokens -= 1
+            return
         if self._tokens < 1:
             await self._timing.sleep((1 - self._tokens) * REFILL)
             self._tokens, self._filled_at = 1.0, self._timing.monotonic()
@@ -196,7 +207,7 @@ def _ours(found: NodeGpus, status: NodeGpus) -> NodeGpus:
     devices = (
         _without_cordon(device) for device in found.devices if device.id in ids or not _only_cordon(device)
     )
-    return NodeGpus(tuple(devices), found.total, found.free, found.unhealthy)
+    return structs.replace(found, devices=tuple(devices))
 
 
 def _version(found: GpuNodeStatus | None) -> int:

@@ -19,13 +19,20 @@ from gpufleet.runtime.settings import (
     DevicesSettings,
     KubernetesSettings,
     Settings,
+    SlurmSettings,
     TrainingSettings,
 )
 
 if TYPE_CHECKING:
     from gpufleet.agent.monitor import Observation
 
-GROUPS: tuple[type, ...] = (AgentSettings, DevicesSettings, KubernetesSettings, TrainingSettings)
+GROUPS: tuple[type, ...] = (
+    AgentSettings,
+    DevicesSettings,
+    KubernetesSettings,
+    SlurmSettings,
+    TrainingSettings,
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

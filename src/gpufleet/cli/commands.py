@@ -23,6 +23,10 @@ COMMANDS: dict[str, CommandInfo] = {
     "diag": CommandInfo("Test the GPUs of this machine under load", "agent"),
     "scheduler": CommandInfo("Allocate GPUs, as an extender of kube-scheduler or stand-alone", "scheduler"),
     "webhook": CommandInfo("Admission: set the GPU variables of pods, validate claims", "scheduler"),
+    "repair": CommandInfo(
+        "Take nodes with faulty GPUs out of service, repair, test and return them", "scheduler"
+    ),
+    "nodes": CommandInfo("List nodes with findings and repairs; acknowledge, silence, resume", "scheduler"),
     "simulate": CommandInfo("Replay a trace of GPU tasks and compare placement policies", "scheduler"),
     "explain": CommandInfo("Show why a pod or claim is pending and what would make it fit", "scheduler"),
     "db": CommandInfo("Upgrade, check, prune and backfill the database", "server"),

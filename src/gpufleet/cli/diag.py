@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="GPU",
-        help="index or UUID of a GPU; may be given several times (default: all)",
+        help="indexes or UUIDs of GPUs, comma-separated; may be given several times (default: all)",
     )
     parser.add_argument(
         "--seconds",
@@ -56,7 +56,8 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
         return TENSOR_SHARE * peak if peak is not None else None
 
     cuda = Cuda(load_driver())
-    plan = Plan(arguments.gpu, arguments.seconds, arguments.in_use)
+    gpus = [name for text in arguments.gpu for name in text.split(",") if name]
+    plan = Plan(gpus, arguments.seconds, arguments.in_use)
     results = run_load_test(NvmlReader(), cuda, plan, least_tflops)
     return print_json(results) if arguments.output == "json" else print_table(results)
 

@@ -64,6 +64,19 @@ def overview(*, cluster: str | None = None) -> Call[types.ClusterOverview]:
     return Call("/api/clusters/overview", {}, {"cluster": cluster}, types.ClusterOverview)
 
 
+def list_findings(
+    *, cluster: str | None = None, node: str | None = None, severity: str | None = None
+) -> Paged[types.FindingRow]:
+    """Open findings about nodes and GPUs, the worst first."""
+    return Paged(
+        "/api/findings",
+        {},
+        {"cluster": cluster, "node": node, "severity": severity},
+        types.FindingPage,
+        "pageNum",
+    )
+
+
 def gpus(
     *,
     cluster: str | None = None,
@@ -161,6 +174,27 @@ def explain_pod(namespace: str, name: str, *, cluster: str | None = None) -> Cal
 def list_queues(*, cluster: str | None = None) -> Call[types.QueueList]:
     """GpuQueues by name."""
     return Call("/api/queues", {}, {"cluster": cluster}, types.QueueList)
+
+
+def list_repairs(
+    *, cluster: str | None = None, node: str | None = None, open: bool | None = None
+) -> Paged[types.RepairRow]:
+    """Repairs of nodes by name, with the history of their faults."""
+    return Paged(
+        "/api/repairs", {}, {"cluster": cluster, "node": node, "open": open}, types.RepairPage, "pageNum"
+    )
+
+
+def read_costs(
+    *, cluster: str | None = None, start: int | None = None, end: int | None = None
+) -> Call[types.Costs]:
+    """Lost GPU-hours by cause, node and model, and mean times between failures and to repair."""
+    return Call("/api/repairs/costs", {}, {"cluster": cluster, "start": start, "end": end}, types.Costs)
+
+
+def list_stragglers(*, cluster: str | None = None) -> Call[list[types.StragglerRow]]:
+    """GPUs whose utilization or power is far below that of the other GPUs of their job, for two minutes."""
+    return Call("/api/stragglers", {}, {"cluster": cluster}, list[types.StragglerRow])
 
 
 def cluster_hours(

@@ -127,11 +127,58 @@ class ConsumerStat(msgspec.Struct, kw_only=True):
     gpu_utilization: float | None = msgspec.field(name="gpuUtilization")
 
 
+class Costs(msgspec.Struct, kw_only=True):
+    """What faults cost in a span of time."""
+
+    start: int
+    end: int
+    faults: int
+    open_faults: int = msgspec.field(name="openFaults")
+    lost_gpu_hours: float = msgspec.field(name="lostGpuHours")
+    mean_hours_between_failures: float | None = msgspec.field(name="meanHoursBetweenFailures")
+    mean_hours_to_repair: float | None = msgspec.field(name="meanHoursToRepair")
+    by_cause: dict[str, float] = msgspec.field(name="byCause")
+    by_node: dict[str, float] = msgspec.field(name="byNode")
+    by_model: dict[str, float] = msgspec.field(name="byModel")
+
+
 class DependencyHealth(msgspec.Struct, kw_only=True):
     """The state of one dependency: `ok`, `down`, or `off` if it is not configured."""
 
     state: Literal["down", "off", "ok"]
     message: str
+
+
+class EpisodeRow(msgspec.Struct, kw_only=True):
+    """A fault that is over."""
+
+    cause: str
+    message: str
+    gpus: int
+    model: str
+    opened: str
+    closed: str
+    steps: list[str]
+
+
+class FindingPage(msgspec.Struct, kw_only=True):
+    """One page of findings, and how many there are in all."""
+
+    data: list["FindingRow"]
+    total: int
+
+
+class FindingRow(msgspec.Struct, kw_only=True):
+    """An open finding of a node or of one of its GPUs."""
+
+    node: str
+    gpu: int | None
+    signal: str
+    severity: str
+    scope: str
+    message: str
+    action: str
+    since: str | None
 
 
 class GpuHolder(msgspec.Struct, kw_only=True):
@@ -613,6 +660,32 @@ class RdmaClusterStat(msgspec.Struct, kw_only=True):
     note: str | None = None
 
 
+class RepairPage(msgspec.Struct, kw_only=True):
+    """One page of repairs, and how many there are in all."""
+
+    data: list["RepairRow"]
+    total: int
+
+
+class RepairRow(msgspec.Struct, kw_only=True):
+    """The repair of a node: what happens now, and its earlier faults."""
+
+    node: str
+    phase: str
+    since: str | None
+    message: str
+    cause: str
+    gpus: list[int]
+    action: str
+    attempts: int
+    passes: int
+    opened: str | None
+    acknowledged_by: str = msgspec.field(name="acknowledgedBy")
+    silenced_until: str | None = msgspec.field(name="silencedUntil")
+    steps: list[str]
+    history: list["EpisodeRow"]
+
+
 class Report(msgspec.Struct, kw_only=True):
     """The usage of a cluster's GPUs in a period."""
 
@@ -708,6 +781,22 @@ class StorageStat(msgspec.Struct, kw_only=True):
     available_capacity: str = msgspec.field(name="availableCapacity")
     utilization_rate: float = msgspec.field(name="utilizationRate")
     note: str | None = None
+
+
+class StragglerRow(msgspec.Struct, kw_only=True):
+    """A suspect GPU of a job; `rank` is the position of its pod in the job, by name."""
+
+    workload_uid: str = msgspec.field(name="workloadUid")
+    workload: str
+    namespace: str
+    pod: str
+    rank: int
+    node: str
+    gpu: int
+    quantity: str
+    value: float
+    median: float
+    since: str
 
 
 class TrainingRow(msgspec.Struct, kw_only=True):

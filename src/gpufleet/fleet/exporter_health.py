@@ -6,7 +6,8 @@ long as it is reported. Where an agent runs on the node, its verdict is used ins
 
 from collections.abc import Iterable
 
-from gpufleet.gpus.xid import Severity, classify_xid
+from gpufleet.gpus.rules import Severity
+from gpufleet.gpus.xid import classify_xid
 from gpufleet.model.reading import Fault, FaultKind
 
 _REASONS = {

@@ -3,8 +3,8 @@
 The tracker takes observations (devices, readings, events, an unresponsive driver) and keeps one verdict
 per GPU, based on two sorts of findings:
 
-- Conditions, which every observation confirms or clears: the GPU is missing, a row remapping is pending,
-  the driver requests a reset, too many uncorrectable errors.
+- Conditions, which every observation confirms or clears (`conditions`): the GPU is missing, a row remapping is
+  pending, the driver requests a reset, links are down.
 - Events, which are reported once and stay. An XID that makes a GPU unhealthy stays until the GPU was
   reset: its energy or error counters restart, it comes back after it was lost, or the driver withdraws
   the action that it requested. A warning expires after a while.
@@ -13,25 +13,25 @@ Events outlive the process: `restore` takes the published reason of an earlier t
 the GPU has used less energy than it would have since then, because then it was reset in between.
 
 A GPU is Unhealthy if any finding makes it so, else Unknown while the driver does not respond, else
-Healthy. A finding about the whole node makes all its GPUs unhealthy. Time is an argument of every call.
+Healthy. A finding about the whole node makes all its GPUs unhealthy, one about the island those on NVSwitches. Time is an argument of every call.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpufleet.gpus.conditions import ReadingHistory, judge
+from gpufleet.gpus.nvlinks import ExpectedLinks
+from gpufleet.gpus.rules import Finding, Remedy, Scope, Severity, finding
 from gpufleet.gpus.xid import (
     FATAL_RECORD_PREFIX,
     RECOVERY_ACTION_XID,
-    Finding,
     HealthRules,
-    Remedy,
-    Severity,
-    classify_recovery_action,
+    classify_sxid,
     classify_xid,
     findings_from_reason,
 )
-from gpufleet.model.device import Device, DeviceEvent, DeviceReading, EventKind, Vendor
+from gpufleet.model.device import Device, DeviceEvent, DeviceReading, EventKind
 from gpufleet.model.node import Health
 
 _MAX_UNMATCHED_EVENTS = 256
@@ -53,13 +53,27 @@ class HealthVerdict:
     """Why the GPU became Healthy again."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenFinding:
+    """A finding with its GPU, None for one about the island or node, and since when it holds."""
+
+    gpu: int | None
+    finding: Finding
+    since: float
+    seen_at: float
+    """When an event was last reported."""
+
+
 @dataclass
 class _GpuState:
     """Findings and counters of one GPU."""
 
     device: Device
     verdict: HealthVerdict
-    findings: dict[str, tuple[Finding, float]] = field(default_factory=dict)
+    findings: dict[str, OpenFinding] = field(default_factory=dict)
+    history: ReadingHistory = field(default_factory=ReadingHistory)
+    reset_at: float = 0.0
+    """When the last reset was noticed."""
     energy: float | None = None
     errors: int | None = None
     check_reset_since: float | None = None
@@ -73,7 +87,8 @@ class HealthTracker:
     def __init__(self, rules: HealthRules | None = None) -> None:
         self._rules = rules or HealthRules()
         self._gpus: dict[str, _GpuState] = {}
-        self._node: dict[str, Finding] = {}
+        self._node: dict[str, OpenFinding] = {}
+        self.links = ExpectedLinks(self._rules.nvlinks)
         self._unmatched: deque[DeviceEvent] = deque(maxlen=_MAX_UNMATCHED_EVENTS)
         self._unresponsive: str | None = None
 
@@ -86,17 +101,27 @@ class HealthTracker:
         """Return the health of all observed GPUs by uuid."""
         return {uuid: gpu.verdict for uuid, gpu in self._gpus.items()}
 
+    def open_findings(self) -> list[OpenFinding]:
+        """Return all findings, those about the node first."""
+        return [
+            *self._node.values(),
+            *(each for gpu in self._gpus.values() for each in gpu.findings.values()),
+        ]
+
     def observe_devices(self, devices: Iterable[Device], at: float) -> None:
         """Add new GPUs, and update lost and returned ones."""
         self._unresponsive = None
+        devices = tuple(devices)
+        down = self.links.check(devices)
         for device in devices:
             gpu = self._gpus.get(device.uuid)
             if gpu is None:
                 unknown = HealthVerdict(Health.UNKNOWN, _NOT_CHECKED, at)
                 gpu = self._gpus[device.uuid] = _GpuState(device, unknown)
             elif gpu.device.fault and not device.fault:
-                _clear_after_reset(gpu, "it is back")
+                _clear_after_reset(gpu, "it is back", at)
             gpu.device = device
+            self._set(gpu, "nvlink-down", down.get(device.uuid), at)
             self._set(gpu, "fault", _fault(device.fault), at)
         for event in [event for event in self._unmatched if self._gpu_of(event)]:
             self._unmatched.remove(event)
@@ -108,8 +133,8 @@ class HealthTracker:
         gpu = self._gpus.get(uuid)
         findings = findings_from_reason(reason, self._rules)
         if gpu is not None and findings:
-            for finding in findings:
-                self._set(gpu, finding.key, finding, since)
+            for each in findings:
+                self._set(gpu, each.key, each, since)
             gpu.check_reset_since = since
             self._update_verdicts(since)
 
@@ -140,47 +165,44 @@ class HealthTracker:
         self._update_verdicts(at)
 
     def set_node_finding(self, key: str, finding: Finding | None, at: float) -> None:
-        """Set a finding about the whole machine (InfiniBand down), or clear it with None."""
+        """Set a finding about the island or the whole machine (network ports down), or clear it with None."""
         if finding is None:
             self._node.pop(key, None)
         else:
-            self._node[key] = replace(finding, whole_node=True)
+            self._node[key] = _opened(self._node.get(key), None, finding, at)
+        self._update_verdicts(at)
+
+    def set_gpu_findings(self, key: str, findings: Mapping[int, Finding], at: float) -> None:
+        """Set a finding on the GPUs with these indexes, and clear it on all others."""
+        for gpu in self._gpus.values():
+            self._set(gpu, key, findings.get(gpu.device.index), at)
         self._update_verdicts(at)
 
     def _add_reading(self, gpu: _GpuState, reading: DeviceReading) -> None:
         if _was_reset(gpu, reading):
-            _clear_after_reset(gpu, "it was reset")
+            _clear_after_reset(gpu, "it was reset", reading.at)
+            self._clear_switch_errors()
         gpu.check_reset_since = None
         gpu.energy = reading.energy_joules if reading.energy_joules is not None else gpu.energy
         gpu.errors = reading.ecc_uncorrected if reading.ecc_uncorrected is not None else gpu.errors
         self._set(gpu, "fault", _fault(reading.fault or gpu.device.fault), reading.at)
-        if reading.remap_failed is not None:
-            failed = Finding("remap-failed", Severity.UNHEALTHY, "row remapping failed", Remedy.REPLACE)
-            self._set(gpu, "remap-failed", failed if reading.remap_failed else None, reading.at)
-        if reading.remap_pending is not None:
-            reason = "row remapping is pending, reset required"
-            pending = Finding("remap-pending", Severity.UNHEALTHY, reason, Remedy.RESET)
-            self._set(gpu, "remap-pending", pending if reading.remap_pending else None, reading.at)
-        if reading.recovery_action is not None:
-            finding = classify_recovery_action(reading.recovery_action)
-            if finding is None and "recovery-action" in gpu.findings:
-                _clear_after_reset(gpu, _ACTION_WITHDRAWN)
-            self._set(gpu, "recovery-action", finding, reading.at)
-        if reading.ecc_uncorrected is not None:
-            self._set(gpu, "ecc", self._classify_ecc(gpu.device.vendor, reading), reading.at)
+        for key, found in judge(gpu.device, reading, gpu.history, self._rules).items():
+            if key == "recovery-action" and found is None and key in gpu.findings:
+                _clear_after_reset(gpu, _ACTION_WITHDRAWN, reading.at)
+            if found is not None or not (key in gpu.findings and gpu.findings[key].finding.expires):
+                self._set(gpu, key, found, reading.at)
 
-    def _classify_ecc(self, vendor: Vendor, reading: DeviceReading) -> Finding | None:
-        if vendor is Vendor.AMD:
-            blocks = reading.ecc_uncorrected_blocks or (("GPU", reading.ecc_uncorrected or 0),)
-            bad = [f"{name} {count}" for name, count in blocks if count > self._rules.ecc_threshold]
-            reason = f"uncorrectable ECC errors: {', '.join(bad)}"
-            return Finding("ecc", Severity.UNHEALTHY, reason, Remedy.RESET) if bad else None
-        if reading.ecc_uncorrected:
-            reason = f"uncorrectable ECC errors since reset: {reading.ecc_uncorrected}"
-            return Finding("ecc", Severity.WARNING, reason)
-        return None
+    def _clear_switch_errors(self) -> None:
+        """Clear the errors of NVSwitches if every GPU was reset since."""
+        oldest = min((gpu.reset_at for gpu in self._gpus.values()), default=0.0)
+        if "sxid" in self._node and oldest > self._node["sxid"].since:
+            del self._node["sxid"]
 
     def _add_event(self, event: DeviceEvent) -> None:
+        if event.kind is EventKind.SXID:
+            found = classify_sxid(event.code, event.message)
+            self._node[found.key] = _opened(self._node.get(found.key), None, found, event.at)
+            return
         gpu = self._gpu_of(event)
         if gpu is None:
             self._unmatched.append(event)
@@ -189,20 +211,20 @@ class HealthTracker:
         if finding is not None:
             current = gpu.findings.get(finding.key)
             # NVML may report a fatal XID by number after the kernel log reported it with its text.
-            if current is None or current[0].severity <= finding.severity:
+            if current is None or current.finding.severity <= finding.severity:
                 self._set(gpu, finding.key, finding, event.at)
             # The GPU may have been reset since: AMD reports records long after the fact, and repeats them.
             if finding.severity is Severity.UNHEALTHY:
                 gpu.check_reset_since = max(event.at, gpu.check_reset_since or 0.0)
         elif event.code == RECOVERY_ACTION_XID:
-            _clear_after_reset(gpu, _ACTION_WITHDRAWN)
+            _clear_after_reset(gpu, _ACTION_WITHDRAWN, event.at)
 
     def _classify_event(self, event: DeviceEvent) -> Finding | None:
         if event.kind is EventKind.XID:
             return classify_xid(event.code, event.message, self._rules)
         if event.fatal:
-            return Finding("cper", Severity.UNHEALTHY, FATAL_RECORD_PREFIX + event.message, Remedy.RESET)
-        return Finding("cper", Severity.WARNING, f"error record: {event.message}")
+            return finding("cper", FATAL_RECORD_PREFIX + event.message)
+        return finding("cper", f"error record: {event.message}", severity=Severity.WARNING)
 
     def _gpu_of(self, event: DeviceEvent) -> _GpuState | None:
         if event.uuid is not None:
@@ -213,44 +235,48 @@ class HealthTracker:
 
     @staticmethod
     def _set(gpu: _GpuState, key: str, finding: Finding | None, at: float) -> None:
-        """Set or clear a finding. A finding keeps its first time, except that events renew a warning."""
+        """Set or clear a finding; one that stays keeps its first time."""
         if finding is None:
             gpu.findings.pop(key, None)
         else:
-            since = gpu.findings[key][1] if key in gpu.findings else at
-            gpu.findings[key] = (finding, at if _expires(key, finding) else since)
+            gpu.findings[key] = _opened(gpu.findings.get(key), gpu.device.index, finding, at)
 
     def _update_verdicts(self, at: float) -> None:
         """Drop expired warnings and compute all verdicts."""
-        whole_node = [*self._node.values()]
+        self._drop_expired(self._node, at)
+        shared = [each.finding for each in self._node.values()]
         for gpu in self._gpus.values():
-            expired = [
-                key
-                for key, (finding, since) in gpu.findings.items()
-                if _expires(key, finding) and at - since > self._rules.warn_for
-            ]
-            for key in expired:
-                del gpu.findings[key]
-            whole_node += [
-                replace(finding, reason=f"GPU {gpu.device.index}: {finding.reason}")
-                for finding, _ in gpu.findings.values()
-                if finding.whole_node
+            self._drop_expired(gpu.findings, at)
+            shared += [
+                replace(each.finding, reason=f"GPU {gpu.device.index}: {each.finding.reason}")
+                for each in gpu.findings.values()
+                if each.finding.scope is not Scope.GPU
             ]
         for gpu in self._gpus.values():
-            gpu.verdict = self._verdict(gpu, whole_node, at)
+            about = [each for each in shared if each.scope is Scope.NODE or _on_switch(gpu.device)]
+            gpu.verdict = self._verdict(gpu, about, at)
             gpu.recovery_reason = ""
 
-    def _verdict(self, gpu: _GpuState, whole_node: list[Finding], at: float) -> HealthVerdict:
-        own = [finding for finding, _ in gpu.findings.values()]
+    def _drop_expired(self, findings: dict[str, OpenFinding], at: float) -> None:
+        expired = [
+            key
+            for key, each in findings.items()
+            if each.finding.expires and at - each.seen_at > self._rules.warn_for
+        ]
+        for key in expired:
+            del findings[key]
+
+    def _verdict(self, gpu: _GpuState, shared: list[Finding], at: float) -> HealthVerdict:
+        own = [each.finding for each in gpu.findings.values()]
         causes = [finding for finding in own if finding.severity is Severity.UNHEALTHY]
-        causes = causes or [finding for finding in whole_node if finding.severity is Severity.UNHEALTHY]
+        causes = causes or [finding for finding in shared if finding.severity is Severity.UNHEALTHY]
         health, reason, remedy = Health.HEALTHY, "", Remedy.NONE
         if causes:
             health, remedy = Health.UNHEALTHY, max((cause.remedy for cause in causes), key=_REMEDIES.index)
             reason = "; ".join(dict.fromkeys(cause.reason for cause in causes))
         elif self._unresponsive is not None:
             health, reason = Health.UNKNOWN, self._unresponsive
-        warnings = tuple(finding.reason for finding in own if finding.severity is Severity.WARNING)
+        warnings = tuple(finding.reason for finding in own if finding.severity < Severity.UNHEALTHY)
         old = gpu.verdict
         same = health is old.health
         recovery_reason = old.recovery_reason if same else _recovery_reason(old, health, gpu.recovery_reason)
@@ -260,9 +286,13 @@ class HealthTracker:
 _REMEDIES = tuple(Remedy)
 
 
-def _expires(key: str, finding: Finding) -> bool:
-    """Return whether a finding is a warning about an event; readings clear the ECC warning."""
-    return finding.severity is Severity.WARNING and key != "ecc"
+def _opened(before: OpenFinding | None, gpu: int | None, finding: Finding, at: float) -> OpenFinding:
+    """Return the finding with the time since when it holds."""
+    return OpenFinding(gpu, finding, before.since if before else at, at)
+
+
+def _on_switch(device: Device) -> bool:
+    return any(link.to_switch for link in device.links)
 
 
 def _recovery_reason(old: HealthVerdict, health: Health, reason: str) -> str:
@@ -272,7 +302,7 @@ def _recovery_reason(old: HealthVerdict, health: Health, reason: str) -> str:
 
 
 def _fault(text: str | None) -> Finding | None:
-    return Finding("fault", Severity.UNHEALTHY, text, Remedy.RESET) if text else None
+    return finding("fault", text) if text else None
 
 
 def _was_reset(gpu: _GpuState, reading: DeviceReading) -> bool:
@@ -292,8 +322,9 @@ def _used_too_little_energy(since: float | None, reading: DeviceReading) -> bool
     return reading.energy_joules < reading.power_watts / 2 * (reading.at - since)
 
 
-def _clear_after_reset(gpu: _GpuState, reason: str) -> None:
+def _clear_after_reset(gpu: _GpuState, reason: str, at: float) -> None:
     """Clear all findings that made the GPU unhealthy."""
-    gpu.recovery_reason = reason
-    for key in [key for key, (finding, _) in gpu.findings.items() if finding.severity is Severity.UNHEALTHY]:
+    gpu.recovery_reason, gpu.reset_at = reason, at
+    serious = [key for key, each in gpu.findings.items() if each.finding.severity is Severity.UNHEALTHY]
+    for key in serious:
         del gpu.findings[key]

@@ -1,12 +1,15 @@
-"""Monitor the InfiniBand ports of this machine in sysfs.
+"""Monitor the InfiniBand and RoCE ports (rails) of this machine in sysfs.
 
-A port that was never active is unused. A port that was active and went down disconnects the machine from
-others, so it is a finding about the whole node until the port is active again.
+A port that was never active is unused. A port that was active and went down degrades the machine until it is active
+again; if fewer than a share of the ports are active, the machine is unhealthy. Which ports were active outlives the
+process, because the agent publishes them.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from gpufleet.gpus.xid import Finding, Severity
+from gpufleet.gpus.rules import Finding, Severity, finding
+from gpufleet.gpus.xid import HealthRules
 
 SYSFS = Path("/sys/class/infiniband")
 _ACTIVE = "ACTIVE"
@@ -24,17 +27,22 @@ def read_ports(root: Path = SYSFS) -> dict[str, str]:
 
 
 class PortMonitor:
-    """Remember which ports were active."""
+    """Remember which ports were active; `least` is the percentage that must be."""
 
-    def __init__(self) -> None:
-        self._used: set[str] = set()
+    def __init__(self, least: float = HealthRules.least_rails) -> None:
+        self.used: set[str] = set()
+        self._least = least
+
+    def restore(self, ports: Iterable[str]) -> None:
+        """Add ports that were active while an earlier agent ran."""
+        self.used |= set(ports)
 
     def check(self, ports: dict[str, str]) -> Finding | None:
         """Return a finding if a used port is down, for `HealthTracker.set_node_finding`."""
-        self._used |= {name for name, state in ports.items() if state == _ACTIVE}
-        down = sorted(name for name in self._used if ports.get(name) != _ACTIVE)
+        self.used |= {name for name, state in ports.items() if state == _ACTIVE}
+        down = sorted(name for name in self.used if ports.get(name) != _ACTIVE)
         if not down:
             return None
-        return Finding(
-            "infiniband", Severity.UNHEALTHY, f"InfiniBand is down: {', '.join(down)}", whole_node=True
-        )
+        few = 100 * (len(self.used) - len(down)) < self._least * len(self.used)
+        reason = f"{len(down)} of {len(self.used)} network ports are down: {', '.join(down)}"
+        return finding("rails", reason, severity=Severity.UNHEALTHY if few else Severity.DEGRADED)

@@ -1,13 +1,15 @@
 """Read XIDs from the kernel log.
 
 NVML events contain only the number of an XID. The log also has the text, which decides how serious NVLink
-errors and recovery actions are. Reading /dev/kmsg needs CAP_SYSLOG where `kernel.dmesg_restrict` is set;
-without it, events come only from NVML.
+errors and recovery actions are. A container may open /dev/kmsg only if it is privileged. The system call syslog(2)
+reads the same log without the device; it needs CAP_SYSLOG where `kernel.dmesg_restrict` is set, and a seccomp profile
+that allows it. Without either, events come only from NVML.
 
 A record of /dev/kmsg is `level,sequence,microseconds since boot,flags;text`, followed by lines that start
 with a space. One read returns one record; EPIPE means that unread records were overwritten.
 """
 
+import ctypes
 import errno
 import os
 import re
@@ -28,14 +30,20 @@ _RECORD_BYTES = 8192
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)(?: [^)]*)?\):\s*(\d+)\s*,?\s*(.*)", re.DOTALL)
 
 
+# `nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`
+_SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)(?: [^)]*)?\):\s*(\d+)\s*,?\s*(.*)", re.DOTALL)
+
+
 def parse_xid(text: str, at: float) -> DeviceEvent | None:
-    """Return the XID in a kernel message (`NVRM: Xid (PCI:0000:3b:00): 79, pid=…`); None for others."""
-    match = _XID.search(text)
+    """Return the XID of a GPU (`NVRM: Xid (PCI:0000:3b:00): 79, pid=…`) or the SXid of an NVSwitch; None for others."""
+    kind, match = EventKind.XID, _XID.search(text)
+    if match is None:
+        kind, match = EventKind.SXID, _SXID.search(text)
     address = pci.bus_id(match[1]) if match else None
     if match is None or address is None:
         return None
     return DeviceEvent(
-        kind=EventKind.XID, code=int(match[2]), at=at, pci_bus_id=address, message=match[3].strip()[:500]
+        kind=kind, code=int(match[2]), at=at, pci_bus_id=address, message=match[3].strip()[:500]
     )
 
 
@@ -98,5 +106,61 @@ class KernelLog:
         return data.decode(errors="replace") if data else None
 
 
-def _boot_time() -> float:
+def boot_time() -> float:
+    """Return when this machine was booted."""
     return time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+_boot_time = boot_time
+
+
+_READ_ALL, _RING_BYTES = 3, 1 << 18
+_LINE = re.compile(r"^<\d+>\[\s*(\d+)\.(\d{6})\] (.*)$", re.MULTILINE)
+
+
+def read_ring() -> str:
+    """Return the end of the kernel's log buffer with syslog(2)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(_RING_BYTES)
+    size = libc.klogctl(_READ_ALL, buffer, _RING_BYTES)
+    if size < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return buffer.raw[:size].decode(errors="replace")
+
+
+class KernelRing:
+    """Read the kernel's log buffer again and again."""
+
+    def __init__(self, read: Callable[[], str] = read_ring) -> None:
+        self._read = read
+        self._seen = 0.0
+        self._boot = boot_time()
+        try:
+            self.events()  # only what comes later counts
+        except OSError as error:
+            raise DevicesUnavailable(f"syslog(2): {error.strerror}") from error
+
+    def events(self) -> tuple[DeviceEvent, ...]:
+        """Return the XIDs since the last call."""
+        found, newest = [], self._seen
+        for seconds, micros, text in _LINE.findall(self._read()):
+            at = int(seconds) + int(micros) / 1e6
+            if at > self._seen and (event := parse_xid(text, self._boot + at)):
+                found.append(event)
+            newest = max(newest, at)
+        self._seen = newest
+        return tuple(found)
+
+
+def open_kernel_log(
+    device: Callable[[], KernelLog] = KernelLog, ring: Callable[[], KernelRing] = KernelRing
+) -> KernelLog | KernelRing:
+    """Open the log in the first way that works; raise DevicesUnavailable with the reasons if none does."""
+    try:
+        return device()
+    except DevicesUnavailable as first:
+        try:
+            return ring()
+        except DevicesUnavailable as second:
+            raise DevicesUnavailable(f"{first}; {second}") from second

@@ -1,6 +1,6 @@
 """What an XID (NVIDIA's error code in the kernel log) means for its GPU.
 
-Tables map codes to meaning, severity and remedy. Codes caused by the application are ignored. NVLink codes
+The table is in `rules`. Codes caused by the application are ignored. NVLink codes
 74 and 144–150 make a GPU unhealthy only when they are fatal. The text of the log line says so, but an NVML
 event has only the number; without the text they are warnings. 154 is not an error but the action that the
 driver requests. Unknown codes are warnings.
@@ -8,43 +8,11 @@ driver requests. Unknown codes are warnings.
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
 
+from gpufleet.gpus.rules import RULES, Finding, Remedy, Scope, Severity, finding
 from gpufleet.runtime.settings import DevicesSettings
 
 _DEFAULTS = DevicesSettings()
-
-
-class Severity(IntEnum):
-    """The severity of a finding."""
-
-    WARNING = 1
-    """The GPU stays in use."""
-    UNHEALTHY = 2
-    """The GPU must not be allocated."""
-
-
-class Remedy(StrEnum):
-    """What makes the GPU usable again, in order of effort."""
-
-    NONE = "none"
-    RESET = "reset"
-    REBOOT = "reboot"
-    DRAIN = "drain"
-    DRAIN_AND_RESET = "drain-and-reset"
-    REPLACE = "replace"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem of a GPU, or of the whole node because of it."""
-
-    key: str
-    """A finding replaces an earlier one with the same key."""
-    severity: Severity
-    reason: str
-    remedy: Remedy = Remedy.NONE
-    whole_node: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,36 +25,19 @@ class HealthRules:
     """XIDs that the application causes."""
     ecc_threshold: int = _DEFAULTS.ecc_threshold
     """Uncorrectable errors in one block of an AMD GPU above which it is unhealthy."""
+    corrected_per_hour: int = _DEFAULTS.corrected_per_hour
+    """Correctable errors per hour of an AMD GPU above which there is a warning; 0 is no limit."""
+    nvlinks: int = _DEFAULTS.nvlinks
+    """NVLinks that each GPU must have; 0 compares with before and with the other GPUs."""
+    least_rails: float = _DEFAULTS.least_rails
+    """Percentage of network ports that must be active, below which the node is unhealthy."""
+    throttle_for: float = 60.0
+    """Seconds of reduced clocks after which they are a finding."""
     warn_for: float = 3600.0
     """Seconds until a warning about an event expires."""
 
 
-_UNHEALTHY: dict[int, tuple[str, Remedy]] = {
-    46: ("the GPU stopped processing", Remedy.RESET),
-    48: ("uncorrectable ECC error", Remedy.RESET),
-    54: ("auxiliary power is not connected", Remedy.REPLACE),
-    62: ("the power management unit halted", Remedy.RESET),
-    64: ("row remapping failed", Remedy.REPLACE),
-    79: ("the GPU fell off the bus", Remedy.REBOOT),
-    95: ("uncontained memory error", Remedy.RESET),
-    110: ("security fault", Remedy.RESET),
-    119: ("the GPU's system processor timed out", Remedy.RESET),
-    120: ("the GPU's system processor failed", Remedy.RESET),
-    136: ("NVLink training failed", Remedy.RESET),
-    140: ("unrecovered ECC error", Remedy.RESET),
-    143: ("the GPU failed to initialise", Remedy.RESET),
-    155: ("NVLink software error", Remedy.RESET),
-    156: ("resource retirement on NVLink", Remedy.RESET),
-    158: ("fatal timeout in the GPU", Remedy.RESET),
-}
-_WARN: dict[int, str] = {
-    63: "a row remapping was recorded",
-    92: "many single-bit ECC errors",
-    94: "contained memory error",
-    109: "context switch timed out",
-}
 _NVLINK = frozenset({74, *range(144, 151)})
-_WHOLE_NODE = frozenset({79})
 RECOVERY_ACTION_XID = 154
 
 _ACTIONS: dict[int, Remedy] = {
@@ -112,12 +63,22 @@ def classify_xid(code: int, message: str = "", rules: HealthRules | None = None)
         return None
     if code == RECOVERY_ACTION_XID:
         return _classify_recovery_text(message)
-    meaning, remedy = _meaning(code)
-    reason = f"XID {code}: {meaning}"
-    serious = code in _UNHEALTHY or code in _WARN or (code in _NVLINK and bool(_FATAL.search(message)))
-    if serious and code not in rules.warn_xids:
-        return Finding(f"xid-{code}", Severity.UNHEALTHY, reason, remedy, whole_node=code in _WHOLE_NODE)
-    return Finding(f"xid-{code}", Severity.WARNING, reason)
+    rule = RULES.get(f"xid-{code}")
+    if rule is None:
+        return Finding(f"xid-{code}", Severity.WARNING, f"XID {code}: unknown code", expires=True)
+    meaning = "NVLink error" if code in _NVLINK else rule.meaning
+    serious = code not in rules.warn_xids and (code not in _NVLINK or bool(_FATAL.search(message)))
+    severity = Severity.UNHEALTHY if serious else Severity.WARNING
+    return finding(rule.signal, f"XID {code}: {meaning}", severity=severity)
+
+
+def classify_sxid(code: int, message: str) -> Finding:
+    """Return the finding for an error of an NVSwitch."""
+    fatal = bool(_FATAL.search(message))
+    reason = f"SXid {code}: {message[:200] or 'error of an NVSwitch'}"
+    if fatal:
+        return finding("sxid", reason)
+    return Finding("sxid-warning", Severity.WARNING, reason, scope=Scope.ISLAND, expires=True)
 
 
 def findings_from_reason(reason: str, rules: HealthRules | None = None) -> list[Finding]:
@@ -126,10 +87,10 @@ def findings_from_reason(reason: str, rules: HealthRules | None = None) -> list[
     for part in reason.split("; "):
         if match := _XID_REASON.match(part):
             # It made the GPU unhealthy, so an NVLink error was fatal.
-            finding = classify_xid(int(match[1]), "fatal", rules)
-            found += [finding] if finding is not None and finding.severity is Severity.UNHEALTHY else []
+            event = classify_xid(int(match[1]), "fatal", rules)
+            found += [event] if event is not None and event.severity is Severity.UNHEALTHY else []
         elif part.startswith(FATAL_RECORD_PREFIX):
-            found.append(Finding("cper", Severity.UNHEALTHY, part, Remedy.RESET))
+            found.append(finding("cper", part))
     return found
 
 
@@ -139,20 +100,14 @@ def classify_recovery_action(action: str) -> Finding | None:
         return None
     remedy = Remedy(action)
     reason = f"the driver requests: {action}"
-    return Finding("recovery-action", Severity.UNHEALTHY, reason, remedy, whole_node=remedy is Remedy.REBOOT)
+    scope = Scope.NODE if remedy is Remedy.REBOOT else Scope.GPU
+    return finding("recovery-action", reason, remedy=remedy, scope=scope)
 
 
 def _classify_recovery_text(message: str) -> Finding | None:
     match = _CHANGED_TO.search(message)
     action = _ACTIONS.get(int(match[1], 16)) if match else None
     if action is None:
-        return Finding("xid-154", Severity.WARNING, "XID 154: the recovery action changed to an unknown one")
+        reason = "XID 154: the recovery action changed to an unknown one"
+        return Finding("xid-154", Severity.WARNING, reason, expires=True)
     return classify_recovery_action(action)
-
-
-def _meaning(code: int) -> tuple[str, Remedy]:
-    if code in _UNHEALTHY:
-        return _UNHEALTHY[code]
-    if code in _NVLINK:
-        return "NVLink error", Remedy.RESET
-    return _WARN.get(code, "unknown code"), Remedy.RESET

@@ -26,6 +26,18 @@ GANG_MAX_SIZE = "gpu.scheduling/gang-max-size"
 MAX_RUNTIME = "gpu.scheduling/max-runtime-seconds"
 """On a pod: its longest run time, for backfill, where the pod has no activeDeadlineSeconds."""
 
+CHECKPOINT_GRACE = "gpu.scheduling/checkpoint-grace-seconds"
+"""On a pod, set by its user: how long it needs to write a checkpoint before it may be evicted for a repair."""
+
+EVICT_AT = "gpu.scheduling/evict-at"
+"""On a pod, set by `gpufleet repair`: when it is evicted, because its GPU is faulty."""
+
+RELEASE_DRIVER = "gpu.scheduling/release-driver-until"
+"""On a GpuNodeStatus, set by `gpufleet repair`: the agent keeps the GPU driver closed until then, for a reset."""
+
+REPAIR_LABEL = "gpu.scheduling/repair"
+"""On the Jobs of a repair and their pods: a hash of the node's name."""
+
 POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 LWS_GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"

@@ -96,6 +96,13 @@ class NodeAddress(Fields, frozen=True):
     address: str = ""
 
 
+class NodeInfo(Fields, frozen=True):
+    """The system of a node."""
+
+    boot_id: str = field(default="", name="bootID")
+    """Changes when the node boots."""
+
+
 class NodeStatusFields(Fields, frozen=True):
     """The status that the kubelet reports; amounts are Kubernetes quantities."""
 
@@ -103,6 +110,7 @@ class NodeStatusFields(Fields, frozen=True):
     allocatable: Mapping[str, str] = EMPTY
     conditions: tuple[Condition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
+    node_info: NodeInfo = field(default_factory=NodeInfo)
 
 
 class Node(KubeObject, frozen=True):
@@ -314,6 +322,18 @@ class Owner(KubeObject, frozen=True):
 
     spec: OwnerSpec = field(default_factory=OwnerSpec)
     status: OwnerStatus = field(default_factory=OwnerStatus)
+
+
+class JobStatus(Fields, frozen=True):
+    """The status of a Job."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
+class Job(KubeObject, frozen=True):
+    """A Job; only whether it has ended is read."""
+
+    status: JobStatus = field(default_factory=JobStatus)
 
 
 class LeaseSpec(Fields, frozen=True):

@@ -81,6 +81,7 @@ class Device:
     mig: tuple[MigInstance, ...] = ()
     partition: Partition | None = None
     links: tuple[Link, ...] = ()
+    """The active links."""
     pcie_generation: int | None = None
     pcie_width: int | None = None
     """The most that GPU and slot can do, in lanes."""
@@ -120,6 +121,19 @@ class DeviceReading:
     recovery_action: str | None = None
     """What the driver recommends: `none`, `reset`, `reboot`, `drain` or `drain-and-reset`."""
     throttle_reasons: tuple[str, ...] | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    """The present PCIe link. Idle GPUs lower its generation, not its width."""
+    nvlink_recoveries: int | None = None
+    """Errors after which a link had to be trained again, of all NVLinks since the last reset."""
+    fabric: str | None = None
+    """What NVIDIA's fabric manager says of the GPU: `completed`, `in-progress` or `not-started`; None without one."""
+    fabric_problem: str | None = None
+    """Why the GPU could not join the fabric, or how it is degraded."""
+    bad_pages: int | None = None
+    bad_pages_pending: int | None = None
+    bad_pages_limit: int | None = None
+    """AMD only: retired memory pages, those that the next reset retires, and how many the GPU may have."""
     fault: str | None = None
     """Why no value could be read; every other field is None then."""
 
@@ -157,6 +171,8 @@ class EventKind(StrEnum):
     """An NVIDIA error code."""
     CPER = "cper"
     """An AMD error record; see `fatal`."""
+    SXID = "sxid"
+    """An error code of an NVSwitch."""
 
 
 @dataclass(frozen=True, slots=True)

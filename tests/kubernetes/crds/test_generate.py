@@ -26,6 +26,7 @@ def test_names_and_scopes_are_the_documented_ones() -> None:
         ("GpuClaim", "Namespaced", "gclaim"),
         ("GpuNodeStatus", "Cluster", "gns"),
         ("GpuQueue", "Cluster", "gq"),
+        ("GpuRepair", "Cluster", "grepair"),
     }
 
 
@@ -46,7 +47,7 @@ def test_every_field_has_a_description_for_kubectl_explain(manifest: dict[str, A
 
 
 def test_documented_fields_keep_their_wire_names() -> None:
-    claim, node, queue = (
+    claim, node, queue, repair = (
         d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] for d in definitions()
     )
     spec = claim["spec"]["properties"]
@@ -57,6 +58,7 @@ def test_documented_fields_keep_their_wire_names() -> None:
     assert documented <= set(claim["status"]["properties"])
     device = node["status"]["properties"]["devices"]["items"]["properties"]
     assert {"id", "inUseBy", "health", "bandwidthGBps", "island"} <= set(device)
+    assert {"phase", "cause", "message", "history"} <= set(repair["status"]["properties"])
     assert set(queue["spec"]["properties"]) == {
         "namespaces",
         "namespaceSelector",

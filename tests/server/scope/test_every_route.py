@@ -85,6 +85,10 @@ REQUESTS: dict[str, list[str]] = {
         "/api/claims/mine/mine-held/explain",
         f"/api/claims/{SECRET}/{SECRET}-wants/explain",
     ],
+    "/api/stragglers": ["/api/stragglers"],
+    "/api/findings": ["/api/findings", "/api/findings?node=a"],
+    "/api/repairs": ["/api/repairs", "/api/repairs?open=true"],
+    "/api/repairs/costs": ["/api/repairs/costs"],
     "/api/pods/{namespace}/{name}/explain": [
         f"/api/pods/{namespace}/{name}/explain"
         for namespace in ("mine", SECRET)

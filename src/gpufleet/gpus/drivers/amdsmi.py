@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpufleet.errors import DevicesUnavailable
 from gpufleet.gpus import pci
@@ -113,6 +113,7 @@ class AmdSmiReader:
             minor=_whole(ids, "drm_render"),
             partition=self._partition(handle),
             links=tuple(self._links(handle)),
+            pcie_width=_whole(self._pcie(handle, "pcie_static"), "max_pcie_width"),
         )
 
     def _reading(self, index: int, handle: Any) -> DeviceReading:
@@ -123,6 +124,7 @@ class AmdSmiReader:
         power = self._ask("amdsmi_get_power_info", handle)
         errors = self._ask("amdsmi_get_gpu_total_ecc_count", handle)
         uncorrected = _whole(errors, "uncorrectable_count")
+        pages = self._bad_pages(handle)
         return DeviceReading(
             uuid=self._uuids[index],
             index=index,
@@ -145,7 +147,24 @@ class AmdSmiReader:
             ecc_corrected=_whole(errors, "correctable_count"),
             ecc_uncorrected=uncorrected,
             ecc_uncorrected_blocks=tuple(self._bad_blocks(handle)) if uncorrected else (),
+            pcie_width=_whole(self._pcie(handle, "pcie_metric"), "pcie_width"),
+            bad_pages=pages.total,
+            bad_pages_pending=pages.pending,
+            bad_pages_limit=pages.limit,
         )
+
+    def _pcie(self, handle: Any, part: str) -> Any:
+        return (self._ask("amdsmi_get_pcie_info", handle) or {}).get(part)
+
+    def _bad_pages(self, handle: Any) -> "_BadPages":
+        """Return the counts of bad memory pages; the library returns a text if there are none."""
+        pages = self._ask("amdsmi_get_gpu_bad_page_info", handle)
+        if pages is None:
+            return _BadPages()
+        records = pages if isinstance(pages, list) else []
+        limit = self._ask("amdsmi_get_gpu_bad_page_threshold", handle)
+        pending = sum(_is_pending(record.get("status")) for record in records)
+        return _BadPages(len(records), pending, limit if isinstance(limit, int) and limit > 0 else None)
 
     def _temperature(self, handle: Any) -> float | None:
         smi = self._smi
@@ -257,6 +276,12 @@ class AmdSmiReader:
             return None
 
 
+class _BadPages(NamedTuple):
+    total: int | None = None
+    pending: int | None = None
+    limit: int | None = None
+
+
 def _unique(uuids: Iterable[str]) -> list[str]:
     """Add a suffix to repeated uuids: before ROCm 7 all partitions of a GPU have the same one."""
     seen: Counter[str] = Counter()
@@ -278,6 +303,11 @@ def _import_library() -> Any:
 def _xgmi(smi: Any) -> Any:
     kinds = getattr(smi, "AmdSmiLinkType", None) or smi.AmdSmiIoLinkType
     return getattr(kinds, "AMDSMI_LINK_TYPE_XGMI", None) or kinds.XGMI
+
+
+def _is_pending(status: object) -> bool:
+    """Return whether a bad page is in use until the next reset; releases use an enum or its number."""
+    return getattr(status, "name", str(status)).upper().endswith("PENDING") or status == 1
 
 
 def _record_time(text: object, now: float) -> float:

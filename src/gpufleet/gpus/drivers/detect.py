@@ -50,5 +50,9 @@ def health_rules(settings: DevicesSettings) -> HealthRules:
             f"setting devices.warn_xids: {invalid[0]!r} is not an XID; use numbers such as 94"
         )
     return HealthRules(
-        warn_xids=frozenset(map(int, settings.warn_xids)), ecc_threshold=settings.ecc_threshold
+        warn_xids=frozenset(map(int, settings.warn_xids)),
+        ecc_threshold=settings.ecc_threshold,
+        corrected_per_hour=settings.corrected_per_hour,
+        nvlinks=settings.nvlinks,
+        least_rails=settings.least_rails,
     )

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from gpufleet.errors import DevicesUnavailable
+from gpufleet.errors import DevicesUnavailable, DriverMismatch
 from gpufleet.gpus import pci
+from gpufleet.gpus.drivers.nvml_fabric import read_fabric
 from gpufleet.gpus.drivers.nvml_links import read_links
 from gpufleet.gpus.drivers.nvml_mig import read_mig
 from gpufleet.gpus.known_gpus import placeholder_uuid
@@ -28,7 +29,7 @@ _GPU_FAULTS = {
 }
 _DRIVER_FAULTS = {1, 9, 12, 18}
 """Uninitialized, driver not loaded, library not found, library and driver versions differ."""
-_TIMEOUT = 10
+_TIMEOUT, _MISMATCH = 10, 18
 
 _THROTTLES = {
     0x1: "idle",
@@ -45,7 +46,7 @@ _RECOVERY = {0: "none", 1: "reset", 2: "reboot", 3: "drain", 4: "drain-and-reset
 
 _ECC_CORRECTED, _ECC_UNCORRECTED, _ENERGY = 3, 4, 83
 _REMAPPED_CORRECTED, _REMAPPED_UNCORRECTED, _REMAP_PENDING, _REMAP_FAILED = 142, 143, 144, 145
-_RECOVERY_ACTION = 230
+_RECOVERY_ACTION, _NVLINK_RECOVERIES = 230, 59
 _FIELDS = (
     _ECC_CORRECTED,
     _ECC_UNCORRECTED,
@@ -55,6 +56,7 @@ _FIELDS = (
     _REMAP_PENDING,
     _REMAP_FAILED,
     _RECOVERY_ACTION,
+    _NVLINK_RECOVERIES,
 )
 _UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
@@ -168,6 +170,7 @@ class NvmlReader:
         fields = self._fields(handle)
         energy = fields.get(_ENERGY)
         throttles = self._throttles(handle)
+        fabric = read_fabric(nvml, query, handle)
         return DeviceReading(
             uuid=self._uuids[index],
             index=index,
@@ -191,6 +194,11 @@ class NvmlReader:
             remap_failed=_flag(fields.get(_REMAP_FAILED)),
             recovery_action=_RECOVERY.get(fields.get(_RECOVERY_ACTION, -1)),
             throttle_reasons=throttles,
+            pcie_generation=query(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+            pcie_width=query(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+            nvlink_recoveries=fields.get(_NVLINK_RECOVERIES),
+            fabric=fabric.state,
+            fabric_problem=fabric.problem,
         )
 
     def _processes_of(self, index: int) -> Iterator[DeviceProcess]:
@@ -319,7 +327,11 @@ class NvmlReader:
         except self._nvml.NVMLError as error:
             self._fail(error)
 
-    def _fail(self, error: Exception) -> NoReturn:
+    def _fail(self, error: Any) -> NoReturn:
+        if error.value == _MISMATCH:
+            raise DriverMismatch(
+                "NVIDIA's library and kernel module have different versions: reload the driver or reboot"
+            ) from error
         raise DevicesUnavailable(f"NVIDIA GPUs can't be read: NVML says {str(error)!r}") from error
 
 

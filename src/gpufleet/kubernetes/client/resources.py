@@ -16,9 +16,11 @@ from gpufleet.kubernetes.crds import GROUP, VERSION
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
+from gpufleet.kubernetes.crds.gpu_repair import GpuRepair
 from gpufleet.kubernetes.objects import (
     EndpointSlice,
     Event,
+    Job,
     KubeObject,
     Lease,
     NativePodGroup,
@@ -177,6 +179,8 @@ LOCAL_QUEUES, *OLDER_LOCAL_QUEUES = (
     Resource("kueue.x-k8s.io", version, "localqueues", "LocalQueue", KubeObject)
     for version in ("v1beta2", "v1beta1")
 )
+GPU_REPAIRS = Resource(GROUP, VERSION, "gpurepairs", "GpuRepair", GpuRepair, namespaced=False, complete=True)
+JOBS = Resource("batch", "v1", "jobs", "Job", Job)
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", ResourceClaim)
 RESOURCE_SLICES = Resource(
     "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice, namespaced=False

@@ -1,4 +1,4 @@
-"""The custom resources GpuClaim, GpuNodeStatus and GpuQueue, and the generator of their definitions."""
+"""The custom resources GpuClaim, GpuNodeStatus, GpuQueue and GpuRepair, and the generator of their definitions."""
 
 GROUP = "gpu.scheduling"
 VERSION = "v1"

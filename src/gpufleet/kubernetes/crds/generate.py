@@ -13,7 +13,13 @@ from typing import Any
 
 import yaml
 
-from gpufleet.kubernetes.client.resources import GPU_CLAIMS, GPU_NODE_STATUSES, GPU_QUEUES, Resource
+from gpufleet.kubernetes.client.resources import (
+    GPU_CLAIMS,
+    GPU_NODE_STATUSES,
+    GPU_QUEUES,
+    GPU_REPAIRS,
+    Resource,
+)
 from gpufleet.kubernetes.crds.schema import Schema, structural_schema
 from gpufleet.kubernetes.objects import KubeObject
 
@@ -134,9 +140,23 @@ QUEUES = Definition(
 )
 
 
+REPAIRS = Definition(
+    GPU_REPAIRS,
+    ("grepair",),
+    (
+        Column("Phase", "string", ".status.phase", "What happens now."),
+        Column("Cause", "string", ".status.cause", "Signal of the first finding."),
+        Column("Since", "date", ".status.since", "When the phase began."),
+        Column("Message", "string", ".status.message", "What the repair waits for, or why it stopped."),
+        Column("Action", "string", ".status.action", "The repair that is tried.", wide=True),
+        Column("Faults", "integer", ".status.episode", "Number of faults so far.", wide=True),
+    ),
+)
+
+
 def definitions() -> list[dict[str, Any]]:
     """Return all manifests, ready to be applied."""
-    return [CLAIMS.render(), NODE_STATUSES.render(), QUEUES.render()]
+    return [CLAIMS.render(), NODE_STATUSES.render(), QUEUES.render(), REPAIRS.render()]
 
 
 def write_definitions(folder: Path) -> list[Path]:

@@ -15,6 +15,8 @@ from gpufleet.kubernetes.objects import Fields, KubeObject
 
 Health = Literal["Healthy", "Unhealthy", "Unknown"]
 Vendor = Literal["nvidia", "amd", "intel"]
+Severity = Literal["Warning", "Degraded", "Unhealthy"]
+Scope = Literal["GPU", "Island", "Node"]
 
 
 class MigInstanceStatus(Fields, frozen=True):
@@ -78,6 +80,24 @@ class DeviceStatus(Fields, frozen=True):
             extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = ()
+    nvlinks: Annotated[int, Meta(ge=0, description="The largest number of NVLinks that were active.")] = 0
+
+
+class FindingStatus(Fields, frozen=True):
+    """A problem of a GPU, of the GPUs on NVSwitches, or of the node."""
+
+    signal: Annotated[
+        str, Meta(description="The rule that it comes from, such as xid-79 (docs/health-rules.md).")
+    ]
+    severity: Annotated[
+        Severity,
+        Meta(description="Unhealthy GPUs are not allocated. Degraded ones are slower than they should be."),
+    ]
+    scope: Annotated[Scope, Meta(description="GPU, Island (all GPUs on the node's NVSwitches) or Node.")]
+    message: Annotated[str, Meta(description="What was observed, in a sentence.")] = ""
+    action: Annotated[str, Meta(description="What makes the GPU usable again, such as reset or reboot.")] = ""
+    gpu: Annotated[GpuId | None, Meta(description="Id of the GPU, unless it is about the node.")] = None
+    since: Annotated[datetime | None, Meta(description="When it was first observed.")] = None
 
 
 class NodeGpusSpec(Fields, frozen=True):
@@ -102,6 +122,25 @@ class NodeGpus(Fields, frozen=True):
         int, Meta(ge=0, description="Number of GPUs that are Healthy, not cordoned and not used by any pod.")
     ] = 0
     unhealthy: Annotated[int, Meta(ge=0, description="Number of GPUs that are not Healthy.")] = 0
+    findings: Annotated[
+        tuple[FindingStatus, ...],
+        Meta(
+            description="The open problems of the node and its GPUs.",
+            max_length=256,
+            extra_json_schema={"x-kubernetes-list-type": "atomic"},
+        ),
+    ] = ()
+    network_ports: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="InfiniBand and RoCE ports that are or were active, such as mlx5_0/1.",
+            max_length=256,
+            extra_json_schema={"x-kubernetes-list-type": "set"},
+        ),
+    ] = ()
+    kernel_log: Annotated[
+        str, Meta(description="Why the agent can't read the kernel log; empty if it does.")
+    ] = ""
 
 
 class GpuNodeStatus(KubeObject, frozen=True, kw_only=True):

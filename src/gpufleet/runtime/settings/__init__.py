@@ -7,6 +7,7 @@ from gpufleet.runtime.settings.groups.devices import DevicesSettings
 from gpufleet.runtime.settings.groups.log import LogSettings
 from gpufleet.runtime.settings.groups.metrics import MetricsSettings
 from gpufleet.runtime.settings.groups.oidc import OidcSettings
+from gpufleet.runtime.settings.groups.repair import AlertSettings, RepairSettings
 from gpufleet.runtime.settings.groups.scheduler import SchedulerSettings
 from gpufleet.runtime.settings.groups.server import AuthSettings, ServerSettings
 from gpufleet.runtime.settings.groups.sources import (
@@ -23,6 +24,7 @@ from gpufleet.runtime.settings.load import Settings, load_settings
 __all__ = [
     "AccountingSettings",
     "AgentSettings",
+    "AlertSettings",
     "AuthSettings",
     "DemoSettings",
     "DevicesSettings",
@@ -32,6 +34,7 @@ __all__ = [
     "LogSettings",
     "MetricsSettings",
     "OidcSettings",
+    "RepairSettings",
     "SchedulerSettings",
     "ServerSettings",
     "Settings",

@@ -26,7 +26,7 @@ def parse(setting: Setting, raw: object) -> Any:
     if kind is int:
         return _bounded(setting, _integer(setting, raw))
     if kind is float:
-        return _bounded(setting, _duration(raw) if setting.facts.unit == "s" else _number(setting, raw))
+        return _bounded(setting, parse_duration(raw) if setting.facts.unit == "s" else _number(setting, raw))
     if kind == tuple[str, ...]:
         return _texts(setting, raw)
     if kind == tuple[Price, ...]:
@@ -134,7 +134,8 @@ def _number(setting: Setting, raw: object) -> float:
         raise ValueError(takes(setting)) from None
 
 
-def _duration(raw: object) -> float:
+def parse_duration(raw: object) -> float:
+    """Return the seconds of a duration such as 15s, 5m, 2h or 30d; raise ValueError for another text."""
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return float(raw)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", str(raw))

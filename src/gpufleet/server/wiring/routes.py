@@ -11,6 +11,7 @@ from typing import Any
 from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.errors import SettingsError, StoreUnavailable
 from gpufleet.fleet.changes import Change
+from gpufleet.fleet.stragglers import StragglerWatch
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import (
     AccountingSettings,
@@ -29,6 +30,7 @@ from gpufleet.server.routes.aggregation import aggregation_routes
 from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.faults import fault_routes
 from gpufleet.server.routes.gpu_list import gpu_list_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
@@ -37,6 +39,7 @@ from gpufleet.server.routes.nodes import node_routes
 from gpufleet.server.routes.occupancy import occupancy_routes
 from gpufleet.server.routes.queues import queue_routes
 from gpufleet.server.routes.report import report_routes
+from gpufleet.server.routes.stragglers import straggler_routes
 from gpufleet.server.routes.training import training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
@@ -46,6 +49,7 @@ from gpufleet.server.wiring.login import has_login
 
 KEY_FILE = "workload-tokens.key"
 _PRUNE_EVERY = 3600.0
+_STRAGGLERS_EVERY = 15.0
 _log = get_logger("api")
 
 
@@ -55,6 +59,7 @@ def add_routes(components: Components) -> None:
     components.workload_tokens = workload_tokens(components.settings)
     sources = components.kubernetes_sources.items()
     claim_views = {name: ClaimView(WatchedState(source).read) for name, source in sources}
+    watches = {cluster.name: StragglerWatch(cluster.fleet) for cluster in clusters}
     currency = partial(currency_of, components.settings)
     metrics_answers: PreparedMetrics = {}
     map_answers: PreparedMaps = {}
@@ -94,9 +99,12 @@ def add_routes(components: Components) -> None:
         *event_routes(clusters, components.lifecycle, queues=queues),
         *claim_routes(clusters, claim_views),
         *queue_routes(clusters, {name: source.gpu_queues.cache.__iter__ for name, source in sources}),
+        *fault_routes(clusters, components.kubernetes_sources),
+        *straggler_routes(clusters, watches),
     ]
     components.routes += dashboard_routes()
     components.metrics.registry.register(FleetMetrics(clusters))
+    components.background.start("stragglers", lambda: _watch_stragglers(watches.values()))
     components.background.start("prune_training", lambda: _prune_training(components))
 
 
@@ -111,6 +119,15 @@ def workload_tokens(settings: Settings) -> WorkloadTokens:
         except SettingsError as error:
             _log.warning("workload_tokens_end_with_process", error=str(error))
     return WorkloadTokens(secrets.token_bytes(32))
+
+
+async def _watch_stragglers(watches: Iterable[StragglerWatch]) -> None:
+    """Compare the GPUs of each job about as often as they are read."""
+    while True:
+        for watch in watches:
+            for _ in watch.check_steps(time.time()):
+                await asyncio.sleep(0)
+        await asyncio.sleep(_STRAGGLERS_EVERY)
 
 
 async def _prune_training(components: Components) -> None:

@@ -7,7 +7,7 @@ CRD) is reported and affects nothing else: its objects are then known only from 
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
     GPU_QUEUES,
+    GPU_REPAIRS,
     LEASES,
     NODES,
     POD_GROUPS,
@@ -36,6 +37,7 @@ from gpufleet.kubernetes import (
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_repair import GpuRepair
 from gpufleet.kubernetes.gpu_requests import Sharing, sharing_of
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Lease, Node, OwnerReference, Pod
@@ -110,6 +112,7 @@ class KubernetesSource:
         self.claims = Reflector(client, GPU_CLAIMS, timings=timings)
         self.node_statuses = Reflector(client, GPU_NODE_STATUSES, timings=timings)
         self.leases = Reflector(client, LEASES, Selection(namespace=lease_namespace), timings=timings)
+        self.gpu_repairs = Reflector(client, GPU_REPAIRS, timings=timings, optional=True)
         self.pod_groups = Reflector(client, POD_GROUPS, timings=timings, optional=True)
         self.resource_claims = Reflector(client, RESOURCE_CLAIMS, timings=timings, optional=True)
         self.resource_slices = Reflector(client, RESOURCE_SLICES, timings=timings, optional=True)
@@ -152,6 +155,14 @@ class KubernetesSource:
             tasks.create_task(self.kueue.run())
             tasks.create_task(self._await_sync())
 
+    def reports(self) -> Iterable[GpuNodeStatus]:
+        """Return what agents report of their nodes."""
+        return self.node_statuses.cache
+
+    def repairs(self) -> Iterable[GpuRepair]:
+        """Return the repairs of nodes."""
+        return self.gpu_repairs.cache
+
     async def synced(self) -> None:
         """Wait until nodes, pods and all other readable kinds have been listed once."""
         await self._synced.wait()
@@ -184,6 +195,7 @@ class KubernetesSource:
             self.claims,
             self.node_statuses,
             self.leases,
+            self.gpu_repairs,
             self.pod_groups,
             self.resource_claims,
             self.resource_slices,

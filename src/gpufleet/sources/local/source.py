@@ -89,7 +89,7 @@ class LocalSource:
         self._health.observe_devices(self._devices, at)
         self._health.observe_readings(found)
         self._health.observe_events(events)
-        self._health.set_node_finding("infiniband", self._ports.check(read_ports()), at)
+        self._health.set_node_finding("rails", self._ports.check(read_ports()), at)
         if self._settings.processes:
             pods, other_pods = self._sessions.observe(running, self._pod_uid)
             self._pods = replace_pods(self._fleet, self._pods, pods, self._clock())

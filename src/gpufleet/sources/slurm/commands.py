@@ -58,6 +58,16 @@ class SlurmCommands:
         lines = await self._run("scontrol", "--oneliner", "show", "nodes")
         return nodes_in_text(lines.decode(errors="replace"))
 
+    async def node(self, name: str) -> NodeRecord | None:
+        """Return one node, or None if Slurm does not have it."""
+        lines = await self._run("scontrol", "--oneliner", "show", "node", name)
+        return next(iter(nodes_in_text(lines.decode(errors="replace"))), None)
+
+    async def update_node(self, name: str, state: str, reason: str = "") -> None:
+        """Drain or resume a node."""
+        words = [f"NodeName={name}", f"State={state}", *([f"Reason={reason}"] if reason else [])]
+        await self._run("scontrol", "update", *words)
+
     async def accounting_jobs(self, since: float) -> tuple[AccountingRecord, ...]:
         """Return the jobs in the accounting database since then; none without such a database."""
         if not self._accounting:

@@ -11,6 +11,7 @@ from gpufleet.runtime.settings.groups.devices import DevicesSettings
 from gpufleet.runtime.settings.groups.log import LogSettings
 from gpufleet.runtime.settings.groups.metrics import MetricsSettings
 from gpufleet.runtime.settings.groups.oidc import OidcSettings
+from gpufleet.runtime.settings.groups.repair import AlertSettings, RepairSettings
 from gpufleet.runtime.settings.groups.scheduler import SchedulerSettings
 from gpufleet.runtime.settings.groups.server import AuthSettings, ServerSettings
 from gpufleet.runtime.settings.groups.sources import (
@@ -36,6 +37,8 @@ GROUPS: dict[str, type] = {
     "devices": DevicesSettings,
     "demo": DemoSettings,
     "scheduler": SchedulerSettings,
+    "repair": RepairSettings,
+    "alerts": AlertSettings,
     "slurm": SlurmSettings,
     "docker": DockerSettings,
     "local": LocalSettings,

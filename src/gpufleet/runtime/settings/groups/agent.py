@@ -55,6 +55,11 @@ class AgentSettings:
     kubelet_root: Path = setting(
         Path("/var/lib/kubelet"), "The kubelet's root directory, in which a DRA driver registers."
     )
+    slurm_drain: bool = setting(
+        False,
+        "On a node of Slurm: drain it while a GPU is Unhealthy, and resume it when `gpufleet diag` has passed twice. "
+        "Needs a user who may change nodes.",
+    )
     processes: bool = setting(
         True, "Serve metrics of processes on the GPUs (user and command only with devices.identify)."
     )

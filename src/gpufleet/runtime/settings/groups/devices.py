@@ -28,3 +28,20 @@ class DevicesSettings:
     ecc_threshold: int = setting(
         0, "Uncorrectable errors in one block of an AMD GPU above which it is Unhealthy.", minimum=0
     )
+    corrected_per_hour: int = setting(
+        0,
+        "Correctable errors of an AMD GPU in an hour above which there is a warning; 0 is no limit.",
+        minimum=0,
+    )
+    nvlinks: int = setting(
+        0,
+        "NVLinks that every GPU must have. 0: as many as it had before, and on nodes with NVSwitches as the other GPUs.",
+        minimum=0,
+    )
+    least_rails: float = setting(
+        75.0,
+        "Percentage of the InfiniBand and RoCE ports that must be active. With fewer the node is Unhealthy, with any port down "
+        "it is degraded.",
+        minimum=0,
+        maximum=100,
+    )

@@ -1,0 +1,97 @@
+"""The routes about findings, repairs and their costs, over an embedded API."""
+
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from msgspec import structs
+from tests.repair.conftest import Cluster, cluster, fault
+
+from gpufleet.exporters.prometheus.source import PrometheusSource
+from gpufleet.fleet.clusters import Cluster as FleetCluster
+from gpufleet.fleet.clusters import Clusters
+from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.state import Fleet
+from gpufleet.kubernetes import GPU_NODE_STATUSES, GPU_REPAIRS
+from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_repair import Episode, GpuRepair, RepairSpec, RepairStatus
+from gpufleet.kubernetes.objects import ObjectMeta
+from gpufleet.runtime.settings import MetricsSettings
+from gpufleet.server.app import Api, create_app
+from gpufleet.server.routes.faults import fault_routes
+
+__all__ = ["cluster"]
+OPENED, CLOSED = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)
+SPAN = f"start={int(OPENED.timestamp())}&end={int(CLOSED.timestamp())}"
+
+
+class Listed:
+    """What a server has watched."""
+
+    def __init__(self, reports: list[GpuNodeStatus], repairs: list[GpuRepair]) -> None:
+        self._reports, self._repairs = reports, repairs
+
+    def reports(self) -> list[GpuNodeStatus]:
+        return self._reports
+
+    def repairs(self) -> list[GpuRepair]:
+        return self._repairs
+
+
+async def ask(cluster: Cluster, path: str) -> dict[str, object]:
+    reports = (await cluster.client.list(GPU_NODE_STATUSES)).items
+    repairs = (await cluster.client.list(GPU_REPAIRS)).items
+    async with PrometheusSource(MetricsSettings(url="http://127.0.0.1:9")) as metrics:
+        fleets = [
+            FleetCluster(name, fleet := Fleet(name), Listing(fleet), metrics) for name in ("k8s", "slurm")
+        ]
+        routes = fault_routes(Clusters(fleets), {"k8s": Listed(reports, repairs)})
+        transport = httpx.ASGITransport(create_app(Api(routes=routes)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            answer = await client.get(path)
+            assert answer.status_code == 200, answer.text
+            found: dict[str, object] = answer.json()["data"]
+            return found
+
+
+@pytest.fixture
+async def faulty(cluster: Cluster) -> Cluster:
+    for name in ("a", "b"):
+        await cluster.add_node(name)
+    slow = {**fault(1, "pcie-width", "reboot"), "severity": "Degraded"}
+    await cluster.report("a", slow, fault(2, "xid-79", "reboot"))
+    made = await cluster.client.create(
+        GPU_REPAIRS, GpuRepair(metadata=ObjectMeta(name="a"), spec=RepairSpec(node_name="a"))
+    )
+    earlier = Episode(cause="ecc", opened=OPENED, closed=CLOSED, gpus=2, model="H100", steps=("reset",))
+    status = RepairStatus(phase="Cordoned", cause="xid-79", gpus=(2,), opened=CLOSED, history=(earlier,))
+    await cluster.client.replace(GPU_REPAIRS, structs.replace(made, status=status), subresource="status")
+    return cluster
+
+
+async def test_findings_are_listed_the_worst_first(faulty: Cluster) -> None:
+    page = await ask(faulty, "/api/findings")
+    rows = page["data"]
+    assert isinstance(rows, list)
+    assert [(row["signal"], row["gpu"], row["severity"]) for row in rows] == [
+        ("xid-79", 2, "Unhealthy"),
+        ("pcie-width", 1, "Degraded"),
+    ]
+    assert (await ask(faulty, "/api/findings?severity=Degraded"))["total"] == 1
+    assert (await ask(faulty, "/api/findings?node=b"))["total"] == 0
+    assert await ask(faulty, "/api/findings?cluster=slurm") == {"data": [], "total": 0}
+
+
+async def test_repairs_have_their_history(faulty: Cluster) -> None:
+    page = await ask(faulty, "/api/repairs?open=true")
+    rows = page["data"]
+    assert isinstance(rows, list)
+    assert (rows[0]["node"], rows[0]["phase"], rows[0]["history"][0]["steps"]) == ("a", "Cordoned", ["reset"])
+
+
+async def test_costs_are_summed_by_cause_node_and_model(faulty: Cluster) -> None:
+    costs = await ask(faulty, f"/api/repairs/costs?{SPAN}")
+    assert (costs["faults"], costs["openFaults"], costs["lostGpuHours"]) == (2, 1, 4.0)
+    assert costs["byCause"] == {"ecc": 4.0, "xid-79": 0.0}
+    assert costs["byModel"] == {"H100": 4.0}
+    assert (costs["meanHoursToRepair"], costs["meanHoursBetweenFailures"]) == (2.0, 2.0)
