@@ -23,6 +23,7 @@ MODULES = {
     "webhook": ("gpufleet.webhook.process", "gpufleet.webhook.configuration", "yaml", "uvloop"),
     "simulate": ("gpufleet.cli.simulate",),
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
+    "focus": ("gpufleet.focus.download", "gpufleet.focus.parquet", "gpufleet.focus.s3"),
     "db": ("gpufleet.cli.db", "gpufleet.server.wiring.maintenance"),
 }
 """What each command imports when it runs."""

@@ -20,6 +20,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "webhook": CommandInfo("Admission: set the GPU variables of pods, validate claims", "scheduler"),
     "simulate": CommandInfo("Replay a trace of GPU tasks and compare placement policies", "scheduler"),
     "explain": CommandInfo("Show why a pod or claim is pending and what would make it fit", "scheduler"),
+    "focus": CommandInfo("Export cost and usage of a month as a FOCUS file, to a folder or S3", "focus"),
     "db": CommandInfo("Upgrade, check, prune and backfill the database", "server"),
 }
 

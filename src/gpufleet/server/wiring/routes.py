@@ -22,6 +22,7 @@ from gpufleet.server.routes.aggregation import aggregation_routes
 from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.focus import focus_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
 from gpufleet.server.routes.nodes import node_routes
@@ -63,6 +64,7 @@ def add_routes(components: Components) -> None:
             current={each.recorder.cluster: CurrentHour(each, store) for each in components.accounts},
         ),
         *report_routes(store, clusters.default.name, currency_of=currency),
+        *focus_routes(store, clusters.default.name, currency),
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),
