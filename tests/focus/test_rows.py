@@ -94,10 +94,10 @@ def test_use_without_a_workload_row_is_a_row_without_a_resource() -> None:
     }
 
 
-def test_slurm_jobs_are_no_containers_and_text_is_no_formula() -> None:
+def test_text_is_no_formula_and_unknown_nodes_are_null() -> None:
     job = msgspec.structs.replace(BERT, source="slurm", name="=cmd()", nodes=(), models=())
     [row] = table(list(focus_rows(DAY, [job], job.amounts)))
-    assert (row["ServiceCategory"], row["ServiceSubcategory"]) == ("Compute", "Other (Compute)")
+    assert row["x_Source"] == "slurm"
     assert row["ResourceName"] == "'=cmd()"
     assert (row["x_GpuModels"], row["x_Nodes"]) == ("", "")
 

@@ -1,7 +1,8 @@
 """The columns of a FOCUS 1.2 file, with the types that a Parquet file gives them.
 
 Columns that FOCUS requires only of providers with commitment discounts, capacity reservations, regions or a public
-list of SKUs are left out, because gpufleet has none of these. Names that start with `x_` are gpufleet's own.
+list of SKUs are left out, because gpufleet has none of these; only `CommitmentDiscountStatus` is there, always null,
+because the rules of `ConsumedQuantity` refer to it. Names that start with `x_` are gpufleet's own.
 """
 
 from typing import Literal, NamedTuple
@@ -30,11 +31,13 @@ COLUMNS = (
     Column("ChargeFrequency"),
     Column("ChargePeriodEnd", "time"),
     Column("ChargePeriodStart", "time"),
+    Column("CommitmentDiscountStatus"),
     Column("ConsumedQuantity", "decimal"),
     Column("ConsumedUnit"),
     Column("ContractedCost", "decimal"),
     Column("ContractedUnitPrice", "decimal"),
     Column("EffectiveCost", "decimal"),
+    Column("InvoiceId"),
     Column("InvoiceIssuerName"),
     Column("ListCost", "decimal"),
     Column("ListUnitPrice", "decimal"),

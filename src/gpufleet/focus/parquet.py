@@ -34,7 +34,7 @@ def to_parquet(source: Path, target: Path) -> int:
         rows: Iterator[dict[str, str]] = csv.DictReader(file)
         while batch := list(islice(rows, _ROWS)):
             columns = [
-                pa.array((_value(column, row[column.name]) for row in batch), SCHEMA.field(column.name).type)
+                pa.array((_value(column, row.get(column.name)) for row in batch), SCHEMA.field(column.name).type)
                 for column in COLUMNS
             ]
             writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
@@ -42,7 +42,7 @@ def to_parquet(source: Path, target: Path) -> int:
     return count
 
 
-def _value(column: Column, text: str) -> Any:
+def _value(column: Column, text: str | None) -> Any:
     if not text:
         return None
     if column.type == "decimal":

@@ -22,7 +22,6 @@ Row = dict[str, str | Decimal | datetime | None]
 UNIT = "GPU-Hours"
 _PROVIDER = "gpufleet"
 _QUANTITY = Decimal("1e-12")
-_CONTAINER_SOURCES = ("k8s", "docker")
 _DIGITS = 60
 """More than any sum of costs has; the default of 28 would round."""
 
@@ -54,10 +53,7 @@ def focus_rows(day: ChargeDay, uses: Sequence[WorkloadUse], total: Amounts) -> I
     rest = _remainder(total, [use.amounts for use in uses])
     if rest.allocated:
         described = f"GPU use in namespaces without statistics of their own, cluster {day.cluster}"
-        yield _common(day, rest) | {
-            "ChargeDescription": described,
-            "ServiceSubcategory": "Other (Compute)",
-        }
+        yield _common(day, rest) | {"ChargeDescription": described}
 
 
 def _remainder(total: Amounts, parts: Sequence[Amounts]) -> Amounts:
@@ -104,6 +100,7 @@ def _common(day: ChargeDay, amounts: Amounts) -> Row:
         "InvoiceIssuerName": _PROVIDER,
         "ServiceCategory": "Compute",
         "ServiceName": "GPU",
+        "ServiceSubcategory": "Other (Compute)",
         "x_IdleGpuHours": (Decimal(amounts.idle) / GPU_HOUR).quantize(_QUANTITY),
         "x_EnergyKwh": None
         if amounts.energy is None
@@ -118,7 +115,6 @@ def _resource(day: ChargeDay, use: WorkloadUse) -> Row:
         "ResourceId": use.uid or f"{day.cluster}/{use.namespace}/{use.kind}/{use.name}",
         "ResourceName": use.name,
         "ResourceType": use.kind,
-        "ServiceSubcategory": "Containers" if use.source in _CONTAINER_SOURCES else "Other (Compute)",
         "SubAccountId": use.namespace,
         "SubAccountName": use.namespace,
         "SubAccountType": "Namespace",
