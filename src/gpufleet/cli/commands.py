@@ -21,6 +21,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "simulate": CommandInfo("Replay a trace of GPU tasks and compare placement policies", "scheduler"),
     "explain": CommandInfo("Show why a pod or claim is pending and what would make it fit", "scheduler"),
     "focus": CommandInfo("Export cost and usage of a month as a FOCUS file, to a folder or S3", "focus"),
+    "mcp": CommandInfo("Read-only tools over a server for AI assistants (Model Context Protocol)", "mcp"),
     "db": CommandInfo("Upgrade, check, prune and backfill the database", "server"),
 }
 
