@@ -33,7 +33,8 @@ from gpufleet.kubernetes.resource_claims import (
     ResourceSlice,
 )
 from gpufleet.placement import Refused
-from gpufleet.scheduler.delivery.allocator import RELEASED_FOR, NotAllocated
+from gpufleet.scheduler.delivery.claim_writer import NotAllocated
+from gpufleet.scheduler.delivery.clearing import RELEASED_FOR
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.state import request_of
 
@@ -384,10 +385,10 @@ def forgets_a_write_without_response(scheduler: Scheduler) -> None:
     """A write without a response counts as not done."""
 
     async def settle(uid: str) -> None:
-        scheduler.allocator._uncertain.pop(uid, None)
+        scheduler.allocator._writer.uncertain.pop(uid, None)
         raise NotAllocated("no response")
 
-    scheduler.allocator._settle = settle  # type: ignore[method-assign]
+    scheduler.allocator._writer.settle = settle  # type: ignore[method-assign]
 
 
 def ignores_claims_of_others(scheduler: Scheduler) -> None:

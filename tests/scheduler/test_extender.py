@@ -7,7 +7,7 @@ from tests.scheduler.stage import Stage, device, open_stage
 
 from gpufleet.kubernetes import LEASES
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from gpufleet.scheduler.reservation import PodRef
+from gpufleet.scheduler.lease_writer import PodRef
 from kubelite import KubeLite
 
 
@@ -310,7 +310,7 @@ async def test_a_pod_whose_reserved_gpu_fails_gets_another(stage: Stage) -> None
     pod = await stage.pod("p", "one")
     assert (await stage.filter(pod, "a"))["NodeNames"] == ["a"]
     fits = stage.scheduler.ledger.holds[pod.metadata.uid].fits
-    await stage.scheduler.reservations.reserve(PodRef(pod.metadata.uid, "default", "p", "one"), fits)
+    await stage.scheduler.lease_writer.reserve(PodRef(pod.metadata.uid, "default", "p", "one"), fits)
     await stage.report("a", [device(0, health="Unhealthy")])
     await stage.until(lambda: stage.scheduler.ledger.cluster.nodes["a"].gpus[0].health == "Unhealthy")
     assert await stage.schedule(pod) == "b"
