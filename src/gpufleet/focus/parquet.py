@@ -34,7 +34,9 @@ def to_parquet(source: Path, target: Path) -> int:
         rows: Iterator[dict[str, str]] = csv.DictReader(file)
         while batch := list(islice(rows, _ROWS)):
             columns = [
-                pa.array((_value(column, row.get(column.name)) for row in batch), SCHEMA.field(column.name).type)
+                pa.array(
+                    (_value(column, row.get(column.name)) for row in batch), SCHEMA.field(column.name).type
+                )
                 for column in COLUMNS
             ]
             writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
