@@ -55,7 +55,7 @@ def test_every_alert_fires_and_is_quiet(group: str) -> None:
 
 
 def test_promtool_accepts_the_recording_rules() -> None:
-    command = [binaries().promtool, "check", "rules", "rules.yaml"]
+    command = [str(binaries().promtool), "check", "rules", "rules.yaml"]
     done = subprocess.run(command, cwd=ROOT / "mixin", capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
