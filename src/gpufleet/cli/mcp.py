@@ -1,7 +1,7 @@
 """Answer questions of AI assistants about the fleet, as a Model Context Protocol server.
 
   gpufleet mcp --server https://fleet.example.com --token-file token     # over stdin and stdout
-  gpufleet mcp --listen 127.0.0.1:8090                                   # over HTTP, at /mcp
+  gpufleet mcp --listen 8090                                             # over HTTP, at /mcp on 127.0.0.1
 
 The tools only read. They see what the token may see. Over HTTP every caller brings a token of the gpufleet server; if
 that server has no login, this command prints a token of its own, or takes it from GPUFLEET_MCP_TOKEN. Docs: docs/mcp.md.
@@ -27,8 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_server_flags(parser)
     parser.add_argument(
         "--listen",
-        metavar="HOST:PORT",
-        help="serve HTTP there instead of stdin and stdout, such as 127.0.0.1:8090",
+        metavar="[HOST:]PORT",
+        help="serve HTTP instead of stdin and stdout (default host: 127.0.0.1)",
     )
     parser.add_argument(
         "--hosts",
@@ -73,7 +73,10 @@ async def _serve_http(server: str, host: str, port: int, hosts: list[str], stopp
 
 
 def _address(text: str) -> tuple[str, int]:
+    """Return host and port; loopback if only a port is given."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise SettingsError(f"--listen: {text!r} is wrong; it takes an address such as 127.0.0.1:8090")
-    return host, int(port)
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise SettingsError(
+            f"--listen: {text!r} is wrong; it takes a port or an address such as 127.0.0.1:8090"
+        )
+    return host or "127.0.0.1", int(port)
