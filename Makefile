@@ -27,7 +27,7 @@ HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs clean dashboard \
+.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs clean dashboard krew \
 	page-if-node browser-if-root check-dashboard check-workflows test-dashboard
 
 help: ## List the targets
@@ -55,7 +55,7 @@ check: $(VENV)/.dev ## Run the linters and type checkers
 e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests against a real control plane
 	@$(BIN)/pytest e2e -m "not whole_cluster" $(ARGS)
 
-e2e-cluster: $(VENV)/.dev ## Build the images and try both charts with them on a whole cluster (needs root, 5 minutes)
+e2e-cluster: $(VENV)/.dev ## Build the images and try both charts with them on a whole cluster (needs root, 3 minutes; more the first time)
 	@$(BIN)/pytest e2e/test_whole_cluster.py $(ARGS)
 
 e2e-load: $(VENV)/.dev ## Bind 2,000 claim pods on 1,000 nodes and compare with plain kube-scheduler
@@ -75,6 +75,9 @@ build: $(VENV)/.dev page-if-node ## Build the wheels of gpufleet and kubelite in
 
 charts: $(VENV)/.dev ## Package the Helm charts into dist/
 	@$(BIN)/helm package --destination dist charts/gpufleet charts/gpu-scheduler
+
+krew: ## Write the archive and manifest of the kubectl plugin into dist/ (OWNER of the repository)
+	@$(PYTHON) packages/krew/build.py $(or $(OWNER),OWNER) $(VERSION) dist && ls -l dist/kubectl-gpufleet-* dist/krew-gpufleet.yaml
 
 dashboard: $(PAGE) ## Build the dashboard (needs Node.js 20 or newer)
 

@@ -36,7 +36,7 @@ TRACE = ROOT / "examples" / "trace"
 NO_CLUSTER = ["--kubeconfig", "/nowhere"]
 STARTS = [
     ("server", ["db", "check", "--data", "/nowhere"], "there is no database"),
-    ("agent", ["agent", "--once"], "gpufleet_agent_"),
+    ("agent", ["agent", "--once", "-o", "prometheus"], "gpufleet_agent_"),
     ("scheduler", ["scheduler", *NO_CLUSTER], "/nowhere"),
     ("scheduler", ["webhook", *NO_CLUSTER], "/nowhere"),
     ("scheduler", ["explain", "pod", "trainer-0", *NO_CLUSTER], "/nowhere"),

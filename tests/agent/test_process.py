@@ -1,6 +1,7 @@
 """The agent as a process of its own, on the shim, without Kubernetes."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -100,10 +101,27 @@ async def test_a_driver_in_which_every_call_hangs_asks_for_a_restart(nvml_shim: 
     await agent.close()
 
 
-def test_once_prints_the_metrics(nvml_shim: NvmlShim) -> None:
-    command = [sys.executable, "-m", "gpufleet", "agent", "--once", "--node", "box"]
+def once(nvml_shim: NvmlShim, *flags: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "gpufleet", "agent", "--once", "--node", "box", *flags]
     environment = {**os.environ, **nvml_shim.environment()}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_once_prints_a_line_for_each_gpu(nvml_shim: NvmlShim) -> None:
+    done = once(nvml_shim)
+    header, *lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert header.split()[:4] == ["GPU", "MODEL", "HEALTH", "UTIL"]
+    assert [line.split()[0] for line in lines] == [str(index) for index in range(8)]
+    wide = once(nvml_shim, "-o", "wide").stdout
+    assert "UUID" in wide.splitlines()[0]
+    gpus = json.loads(once(nvml_shim, "-o", "json").stdout)
+    assert [gpu["index"] for gpu in gpus] == list(range(8))
+    assert all(gpu["uuid"] in wide for gpu in gpus)
+
+
+def test_once_prints_the_metrics_that_it_would_serve(nvml_shim: NvmlShim) -> None:
+    done = once(nvml_shim, "-o", "prometheus")
     assert done.returncode == 0
     assert done.stdout.count("nvidia_gpu_utilization_percent{") == 8
 

@@ -15,6 +15,11 @@ pytestmark = pytest.mark.long
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 MODULES = {
+    "get": ("gpufleet.terminal.get", "gpufleet.terminal.connection", "gpufleet.client", "yaml"),
+    "top": ("gpufleet.terminal.top.app", "gpufleet.terminal.connection"),
+    "fit": ("gpufleet.terminal.fit", "gpufleet.terminal.connection"),
+    "report": ("gpufleet.terminal.report", "gpufleet.terminal.connection"),
+    "login": ("gpufleet.terminal.device_login", "gpufleet.terminal.credentials"),
     "demo": ("gpufleet.demo.control_plane", "gpufleet.demo.demo_fleet", "gpufleet.server.wiring.assemble"),
     "serve": ("gpufleet.server.wiring.assemble", "gpufleet.server.http.server", "uvloop"),
     "agent": ("gpufleet.agent.process",),
@@ -25,6 +30,7 @@ MODULES = {
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
     "focus": ("gpufleet.focus.download", "gpufleet.focus.parquet", "gpufleet.focus.s3"),
     "mcp": ("gpufleet.mcp.http", "gpufleet.mcp.server", "uvicorn"),
+    "completion": ("gpufleet.cli.completion",),
     "db": ("gpufleet.cli.db", "gpufleet.server.wiring.maintenance"),
 }
 """What each command imports when it runs."""

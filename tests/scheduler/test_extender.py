@@ -106,6 +106,17 @@ async def test_a_bind_that_loses_a_gpu_releases_the_others(
     assert (await stage.read(pod)).spec.node_name == ""
 
 
+async def test_a_bind_is_refused_if_a_device_plugin_pod_took_the_gpus_meanwhile(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.claim("two", 2)
+    pod = await stage.pod("p", "two")
+    assert (await stage.filter(pod))["NodeNames"] == ["a"]
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    await stage.pod("plain", nodeName="a", containers=[container])
+    assert "the GPUs of a are no longer free" in await stage.bind(pod, "a")
+    assert await stage.leases() == {}
+
+
 async def test_a_pod_name_over_63_characters_works(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("one")

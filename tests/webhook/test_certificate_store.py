@@ -156,7 +156,7 @@ async def test_certificates_and_authorities_rotate_under_load_and_no_request_is_
     bundles: set[bytes] = set()
     async with cluster.webhook(quick, clock=clock) as running:
         rotating = asyncio.create_task(running.keys.run())
-        answers = []
+        answers: list[Any] = []
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and (len(served) < 5 or len(bundles) < 2 or len(answers) <= 50):
             burst = [cluster.send("POST", f"{PODS}?dryRun=All", pod(f"p{n}")) for n in range(8)]

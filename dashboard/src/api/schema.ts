@@ -618,6 +618,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/gpus": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GPUs by node and index, with state, health, readings and holders
+         * @description `labelSelector` selects the nodes. Readings and names of holders that the caller may not see are missing.
+         */
+        get: operations["list_gpus"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/nodes/{name}/occupancy": {
         parameters: {
             query?: never;
@@ -698,6 +718,23 @@ export interface paths {
         };
         /** Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit */
         get: operations["explain_claim"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/pods/{namespace}/{name}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit */
+        get: operations["explain_pod"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1498,6 +1535,53 @@ export interface components {
             processName: string;
             user: string;
             gpuMemory: number | null;
+        };
+        /**
+         * GpuPage
+         * @description One page of GPUs, and how many there are in all.
+         */
+        GpuPage: {
+            data: components["schemas"]["GpuRow"][];
+            total: number;
+        };
+        /**
+         * GpuRow
+         * @description A GPU of the fleet; rates 0.0 to 1.0, memory in GiB, null if not measured.
+         */
+        GpuRow: {
+            index: number;
+            uuid: string;
+            model: string;
+            vendor: string;
+            island: string;
+            bandwidthGBps: number;
+            /** @default  */
+            health: string;
+            /** @default  */
+            healthReason: string;
+            /** @default null */
+            healthSince: string | null;
+            /** @default false */
+            cordoned: boolean;
+            /** @default false */
+            draining: boolean;
+            /** @default [] */
+            migProfiles: string[];
+            /** @default null */
+            utilization: number | null;
+            /** @default null */
+            memoryUsed: number | null;
+            /** @default null */
+            memoryTotal: number | null;
+            /** @default null */
+            temperature: number | null;
+            /** @default null */
+            power: number | null;
+            /** @default [] */
+            holders: components["schemas"]["GpuHolder"][];
+            node: string;
+            /** @enum {unknown} */
+            state: "cordoned" | "draining" | "free" | "held" | "perhaps-held" | "unhealthy" | "unknown";
         };
         /**
          * Occupancy
@@ -3463,6 +3547,8 @@ export interface operations {
                 sort?: "gpus" | "name";
                 /** @description Reverse the order. */
                 reverse?: boolean;
+                /** @description Label selector as kubectl takes it, such as team=nlp,!old. */
+                labelSelector?: string;
             };
             header?: never;
             path?: never;
@@ -4417,6 +4503,8 @@ export interface operations {
                 sort?: "free" | "name" | "state" | "utilization";
                 /** @description Reverse the order. */
                 reverse?: boolean;
+                /** @description Label selector as kubectl takes it, such as team=nlp,!old. */
+                labelSelector?: string;
             };
             header?: never;
             path?: never;
@@ -4694,6 +4782,113 @@ export interface operations {
             default: components["responses"]["ClustersError"];
         };
     };
+    list_gpus: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Page number, from 1. */
+                pageNum?: number;
+                /** @description Rows per page. */
+                pageSize?: number;
+                /** @description GPUs of this node only. */
+                node?: string;
+                /** @description GPUs in this state only. */
+                state?: "cordoned" | "draining" | "free" | "held" | "perhaps-held" | "unhealthy" | "unknown";
+                /** @description GPU model in any spelling; a short name such as h100 for all its forms. */
+                model?: string;
+                /** @description Label selector as kubectl takes it, such as team=nlp,!old. */
+                labelSelector?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "index": 0,
+                     *             "uuid": "GPU-5f2c1b1e",
+                     *             "model": "NVIDIA_H200",
+                     *             "vendor": "nvidia",
+                     *             "island": "nvlink-group-0",
+                     *             "bandwidthGBps": 900,
+                     *             "health": "Healthy",
+                     *             "healthReason": "",
+                     *             "healthSince": null,
+                     *             "cordoned": false,
+                     *             "draining": false,
+                     *             "migProfiles": [],
+                     *             "utilization": 0.93,
+                     *             "memoryUsed": null,
+                     *             "memoryTotal": null,
+                     *             "temperature": null,
+                     *             "power": null,
+                     *             "holders": [
+                     *               {
+                     *                 "podNamespace": "ml",
+                     *                 "podName": "train-0",
+                     *                 "podUid": "pod-uid-789",
+                     *                 "workloadUid": "root-uid-123",
+                     *                 "share": 1
+                     *               }
+                     *             ],
+                     *             "node": "gpu-node-1",
+                     *             "state": "held"
+                     *           }
+                     *         ],
+                     *         "total": 1
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["GpuPage"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
     node_occupancy: {
         parameters: {
             query: {
@@ -4849,6 +5044,8 @@ export interface operations {
                 phase?: "Bound" | "Failed" | "Pending" | "Reserved";
                 /** @description Claims of this gang only; * for any gang. */
                 gang?: string;
+                /** @description Label selector as kubectl takes it, such as team=nlp,!old. */
+                labelSelector?: string;
             };
             header?: never;
             path?: never;
@@ -5030,6 +5227,79 @@ export interface operations {
         };
     };
     explain_claim: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                namespace: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "waiting": true,
+                     *         "sentence": "0/40 nodes fit: 40 have fewer than 8 free GPUs",
+                     *         "reasons": {
+                     *           "had fewer than 8 free GPUs": 40
+                     *         },
+                     *         "remedies": [
+                     *           "ask for 4 instead of 8 (then it fits on node-a)"
+                     *         ]
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["WhyWaiting"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    explain_pod: {
         parameters: {
             query?: {
                 /** @description Cluster; the default one if not given. */

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
 from gpufleet.agent.agent import Agent
+from gpufleet.agent.monitor import Observation
 from gpufleet.kubernetes import KubeClient
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.listening import address_of, bind
@@ -38,12 +39,13 @@ async def run_agent(settings: Settings, on_started: Callable[[str, str], None]) 
         await asyncio.Event().wait()
 
 
-async def read_once(settings: Settings) -> tuple[str, bool]:
-    """Return the metrics of one read, and whether the driver answered."""
+async def read_once(settings: Settings, show: Callable[[Observation, bytes], None]) -> int:
+    """Pass one read and its metrics to `show`; return the exit status: 1 if the driver did not answer."""
     agent = _agent(settings)
     try:
         observation = await agent.monitor.read()
-        return agent.exporter.render().decode(), not observation.problem
+        show(observation, agent.exporter.render())
+        return 1 if observation.problem else 0
     finally:
         await agent.close()
 

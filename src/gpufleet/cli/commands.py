@@ -12,6 +12,11 @@ class CommandInfo(NamedTuple):
 
 
 COMMANDS: dict[str, CommandInfo] = {
+    "get": CommandInfo("List nodes, GPUs, workloads, claims, the queue or leases", "client"),
+    "top": CommandInfo("Watch nodes, GPUs, workloads and the queue on the whole screen", "top"),
+    "fit": CommandInfo("Show where a number of GPUs is free together now", "client"),
+    "report": CommandInfo("Usage and cost of a month by namespace, label or workload", "client"),
+    "login": CommandInfo("Log in to a server with OpenID Connect", "client"),
     "demo": CommandInfo("Everything in one process over a simulated fleet, to try gpufleet", "demo"),
     "serve": CommandInfo("The server: fleet, accounting, REST API and dashboard", "server"),
     "agent": CommandInfo("On each node: GPU inventory, health, metrics and training logs", "agent"),
@@ -23,6 +28,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "focus": CommandInfo("Export cost and usage of a month as a FOCUS file, to a folder or S3", "focus"),
     "mcp": CommandInfo("Read-only tools over a server for AI assistants (Model Context Protocol)", "mcp"),
     "db": CommandInfo("Upgrade, check, prune and backfill the database", "server"),
+    "completion": CommandInfo("Print the completion script of bash, zsh or fish", "client"),
 }
 
 

@@ -189,6 +189,8 @@ gpufleet demo: the fleet is simulated, everything else is real.
   Health             {url}/api/healthz
 
 Try:
+  gpufleet get nodes --server {url}
+  gpufleet top --server {url}
   curl '{url}/api/clusters/overview'
   curl '{url}/api/workloads?status=Running&pageSize=5'
   KUBECONFIG={kubeconfig} kubectl get gns

@@ -4,6 +4,7 @@ It listens on 127.0.0.1:8080 by default. Any address that other machines can rea
 give --tokens-file, --token-review or --oidc-issuer, or --insecure. To create a token:
 
   gpufleet serve --new-token grafana >> tokens    # shows the token, adds its hash to the file
+  gpufleet serve --host 0.0.0.0 --tokens-file tokens
 """
 
 import argparse
@@ -44,19 +45,20 @@ GROUPS: tuple[type, ...] = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that create tokens."""
     parser.add_argument(
-        "--new-token", metavar="NAME", help="Create a bearer token for NAME, print its line, and exit."
+        "--new-token", metavar="NAME", help="Create a token for NAME, print its line, and exit."
     )
     parser.add_argument(
         "--role",
         choices=("viewer", "operator"),
         default="viewer",
-        help="Role of the new token (default: viewer).",
+        metavar="ROLE",
+        help="Its role: viewer or operator (default: viewer).",
     )
     parser.add_argument(
         "--namespaces",
         metavar="NAMES",
         default="",
-        help="Limit the new token of a viewer to these namespaces, separated by commas.",
+        help="Limit it to namespaces, such as A,B (default: all).",
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.gpu_models import accepted_models
+from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces
 
 MAX_STALENESS = 0.25
@@ -37,11 +38,14 @@ class Filter(NamedTuple):
     """A GPU model that it holds, held or waits for, in any spelling."""
     namespaces: Namespaces = None
     """The namespaces that the caller may see."""
+    label_selector: str = ""
+    """A label selector that the workload's labels must match."""
 
     def predicate(self) -> Callable[[Workload], bool]:
         """Return a fast check whether a workload passes all but the model, for thousands of calls."""
         name, kind, namespace, status, source = self.name.casefold(), *self[1:5]
         visible = self.namespaces
+        selects = parse_label_selector(self.label_selector) if self.label_selector else None
 
         def accepts(workload: Workload) -> bool:
             return (
@@ -51,6 +55,7 @@ class Filter(NamedTuple):
                 and (not status or workload.status == status)
                 and (not source or workload.source == source)
                 and (not name or name in workload.name.casefold())
+                and (selects is None or selects(workload.labels))
             )
 
         return accepts

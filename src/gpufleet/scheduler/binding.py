@@ -184,6 +184,7 @@ class Binder:
             and hold.fits.node == node
             and hold.fits.request == request
             and cluster.offers(hold.fits)
+            and not cluster.has_taken(hold.fits)  # by device-plugin pods that were bound meanwhile
         ):
             return hold.fits
         with self._ledger.excluding(uid):

@@ -52,8 +52,8 @@ def explain(
     return _pending(ledger, found, pending, namespaces)
 
 
-def explain_pod(ledger: Ledger, pod: Pod) -> Explanation:
-    """Explain a pod by its claim."""
+def explain_pod(ledger: Ledger, pod: Pod, namespaces: Namespaces = None) -> Explanation:
+    """Explain a pod by its claim; name only pods in `namespaces`."""
     claim = pod.metadata.annotations.get(CLAIM)
     if not claim:
         return Explanation(
@@ -62,7 +62,7 @@ def explain_pod(ledger: Ledger, pod: Pod) -> Explanation:
             {},
             (f"set its annotation {CLAIM}",),
         )
-    return explain(ledger, pod.metadata.namespace, claim, pod)
+    return explain(ledger, pod.metadata.namespace, claim, pod, namespaces)
 
 
 def _allocated(pods: list[Pod]) -> Explanation:

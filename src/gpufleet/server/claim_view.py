@@ -91,14 +91,15 @@ class ClaimView:
         queued = _queued(state, namespace, claim)
         return queued or explain(state.ledger, namespace, claim, namespaces=namespaces)
 
-    async def explain_pod(self, namespace: str, name: str) -> Explanation:
-        """Explain why a pod waits; raise NotFound if it does not exist."""
+    async def explain_pod(self, namespace: str, name: str, namespaces: Namespaces = None) -> Explanation:
+        """Explain why a pod waits; raise NotFound if it does not exist or is not in `namespaces`."""
         state = await self._state_with_claims()
-        for pod in state.ledger.pods.values():
+        pods = state.ledger.pods.values() if is_visible(namespaces, namespace) else ()
+        for pod in pods:
             if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
                 claim = pod.metadata.annotations.get(CLAIM, "")
                 queued = _queued(state, namespace, claim) if _is_gated(pod) else None
-                return queued or explain_pod(state.ledger, pod)
+                return queued or explain_pod(state.ledger, pod, namespaces)
         raise NotFound(f"there is no pod {name} in namespace {namespace}")
 
     async def _state_with_claims(self) -> ClaimState:

@@ -19,6 +19,7 @@ from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.gpu_list import gpu_list_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
 from gpufleet.server.routes.nodes import node_routes
@@ -182,6 +183,7 @@ async def http(cluster: Cluster, store: Store) -> AsyncIterator[httpx.AsyncClien
         *gpu_routes(clusters),
         *gpu_map_routes(clusters),
         *node_routes(clusters),
+        *gpu_list_routes(clusters),
         *event_routes(clusters, Lifecycle(), heartbeat=0.05),
     ]
     transport = httpx.ASGITransport(create_app(Api(routes=routes)))

@@ -48,6 +48,7 @@ from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.focus import focus_routes
+from gpufleet.server.routes.gpu_list import gpu_list_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
 from gpufleet.server.routes.nodes import node_routes
@@ -272,6 +273,7 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
         *gpu_routes(clusters),
         *gpu_map_routes(clusters),
         *node_routes(clusters),
+        *gpu_list_routes(clusters),
         *occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, stopped),
         *claim_routes(clusters, {"prod": ClaimView(claims)}),

@@ -71,6 +71,7 @@ REQUESTS: dict[str, list[str]] = {
     ],
     "/api/v1/gpu/processes": ["/api/v1/gpu/processes", "/api/v1/gpu/processes?node=a"],
     "/api/v1/gpu/map": ["/api/v1/gpu/map", "/api/v1/gpu/map?quantity=power"],
+    "/api/gpus": ["/api/gpus?pageSize=1000", "/api/gpus?state=held", "/api/gpus?labelSelector=!none"],
     "/api/nodes": ["/api/nodes", "/api/nodes?sort=utilization"],
     "/api/nodes/{name}": ["/api/nodes/a", "/api/nodes/b"],
     "/api/nodes/{name}/metrics": [f"/api/nodes/a/metrics?{SPAN}", f"/api/nodes/b/metrics?{SPAN}"],
@@ -82,6 +83,11 @@ REQUESTS: dict[str, list[str]] = {
         "/api/claims/mine/mine-wants/explain",
         "/api/claims/mine/mine-held/explain",
         f"/api/claims/{SECRET}/{SECRET}-wants/explain",
+    ],
+    "/api/pods/{namespace}/{name}/explain": [
+        f"/api/pods/{namespace}/{name}/explain"
+        for namespace in ("mine", SECRET)
+        for name in ("mine-0", "mine-waits", f"{SECRET}-0", f"{SECRET}-waits")
     ],
     f"{A}/clusters": [f"{A}/clusters"],
     f"{A}/namespaces": [f"{A}/namespaces"],

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from gpufleet.errors import SettingsError
 from gpufleet.runtime.settings.field import Setting, settings_of
 from gpufleet.runtime.settings.groups import CLUSTER_GROUPS, GROUPS
-from gpufleet.runtime.settings.parse import parse, takes
+from gpufleet.runtime.settings.parse import default_text, parse, takes
 
 T = TypeVar("T")
 
@@ -195,5 +195,18 @@ def _nearest(name: str, known: Any) -> str:
 
 
 def describe(setting: Setting) -> str:
-    """Return one line for `--help`: the purpose and what the setting takes."""
-    return f"{setting.facts.help} Takes {takes(setting)}."
+    """Return the text for `--help-all`: the purpose, what the setting takes, and its default."""
+    return f"{setting.facts.help} Takes {takes(setting)}{_default(setting)}."
+
+
+def summarize(setting: Setting) -> str:
+    """Return the text for `--help`: the beginning of the purpose, and the default unless it is off."""
+    purpose = setting.facts.help.removesuffix(".")
+    for end in (". ", "; ", " (", ": "):
+        purpose = purpose.partition(end)[0]
+    return purpose + (_default(setting) if setting.type is not bool else "")
+
+
+def _default(setting: Setting) -> str:
+    default = default_text(setting)
+    return f" (default: {default})" if default else ""

@@ -78,6 +78,22 @@ def amount(setting: Setting, value: float) -> str:
     return f"{value:.15g}s"
 
 
+def default_text(setting: Setting) -> str:
+    """Return the default as a user would write it; empty if there is none."""
+    value: Any = setting.default
+    if value is None or value == "" or value == () or value == {}:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ",".join(f"{k}={v:g}" for k, v in value.items())
+    if isinstance(value, float):
+        return amount(setting, value)
+    return str(value)
+
+
 def _limits(setting: Setting) -> str:
     low, high = setting.facts.minimum, setting.facts.maximum
     if low is not None and high is not None:

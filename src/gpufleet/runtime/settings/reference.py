@@ -1,12 +1,10 @@
 """Generate the settings page of the documentation from the declarations."""
 
 import inspect
-from pathlib import Path
-from typing import Any
 
 from gpufleet.runtime.settings.field import Setting, settings_of
 from gpufleet.runtime.settings.groups import CLUSTER_GROUPS, GROUPS
-from gpufleet.runtime.settings.parse import amount, takes
+from gpufleet.runtime.settings.parse import default_text, takes
 
 _HEAD = """# Settings
 
@@ -50,23 +48,19 @@ def _group(name: str, cls: type) -> str:
 def _row(setting: Setting) -> str:
     flag = f"`{setting.flag}`" if setting.flag else "–"
     variables = ", ".join(f"`{variable}`" for variable in setting.variables)
-    cells = [f"`{setting.name}`", flag, variables, _shown(setting), takes(setting), setting.facts.help]
+    cells = [
+        f"`{setting.name}`",
+        flag,
+        variables,
+        _shown(default_text(setting)),
+        takes(setting),
+        setting.facts.help,
+    ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _shown(setting: Setting) -> str:
-    value: Any = setting.default
-    if value is None or value == "" or value == () or value == {}:
-        return "none"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if isinstance(value, tuple):
-        return f"`{','.join(value)}`"
-    if isinstance(value, dict):
-        return f"`{','.join(f'{k}={v:g}' for k, v in value.items())}`"
-    if isinstance(value, float):
-        return f"`{amount(setting, value)}`"
-    return f"`{value if isinstance(value, str | int) else Path(value)}`"
+def _shown(default: str) -> str:
+    return f"`{default}`" if default else "none"
 
 
 if __name__ == "__main__":

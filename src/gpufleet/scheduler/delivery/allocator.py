@@ -84,7 +84,7 @@ class ClaimAllocator:
         self._wake_planner = wake_planner
         self._overlapping = overlapping
         self._writer = ClaimWriter(api, ledger, timing, new_share)
-        self._clearing = Clearing(ledger, self._writer, metrics, timing)
+        self._clearing = Clearing(api, ledger, self._writer, metrics, timing)
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._pending: dict[str, Fits] = {}
         self._writing: set[str] = set()

@@ -2,14 +2,18 @@
 
 First the reservation is removed, so that kube-scheduler can't bind the pod any more without a write to the claim. When
 attempts that have not seen this are over, the allocation is cleared under the version of the claim: either
-kube-scheduler's write or ours fails. A pod that such an early attempt has bound gets its reservation back.
+kube-scheduler's write or ours fails. A pod that such an early attempt has bound gets its reservation back. The pod is
+read before its allocation is cleared, because the watch may not have delivered that it is bound, or that its scheduling
+gate was removed.
 """
 
 from dataclasses import dataclass
 
 from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.client.errors import KubernetesRefused
+from gpufleet.kubernetes.objects import Pod
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
+from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.delivery.claim_writer import ClaimWriter
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.state import Ledger
@@ -33,8 +37,14 @@ class Clearing:
     """Clears the allocations of unbound pods."""
 
     def __init__(
-        self, ledger: Ledger, writer: ClaimWriter, metrics: SchedulerMetrics, timing: Timing
+        self,
+        api: SchedulerApi,
+        ledger: Ledger,
+        writer: ClaimWriter,
+        metrics: SchedulerMetrics,
+        timing: Timing,
     ) -> None:
+        self._api = api
         self._ledger = ledger
         self._writer = writer
         self._metrics = metrics
@@ -66,6 +76,8 @@ class Clearing:
                 status = {"reservedFor": None}
             elif now - self._released.setdefault(uid, now) < RELEASED_FOR:
                 return False
+        if "allocation" in status and not await self._is_unchanged(pod):
+            return False
         try:
             if not await self._writer.release(claim, status):
                 return False
@@ -81,3 +93,12 @@ class Clearing:
         self._metrics.cleared.labels(reason).inc()
         self.unbound.pop(uid, None)
         return True
+
+    async def _is_unchanged(self, pod: Pod) -> bool:
+        """Return whether the pod is still unbound, behind its gates or not, as it is known here."""
+        meta = pod.metadata
+        now = await self._api.read_pod(meta.namespace, meta.name)
+        if now is None or now.metadata.uid != meta.uid:
+            return False
+        self._ledger.put_pod(now)
+        return not now.spec.node_name and now.spec.scheduling_gates == pod.spec.scheduling_gates

@@ -38,8 +38,8 @@ def has_started(ledger: Ledger, pod: Pod) -> bool:
 
 
 def unblocked(ledger: Ledger, uid: str, fits: Fits) -> bool:
-    """Return whether the leases and ResourceClaims of others leave these GPUs to the pod."""
-    return all(_is_open(ledger, uid, fits, gpu) for gpu in fits.gpus)
+    """Return whether leases and ResourceClaims of others, and device-plugin pods, leave these GPUs to the pod."""
+    return not ledger.cluster.has_taken(fits) and all(_is_open(ledger, uid, fits, gpu) for gpu in fits.gpus)
 
 
 def blocking_pods(ledger: Ledger, uid: str, fits: Fits) -> set[str]:

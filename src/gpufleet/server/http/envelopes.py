@@ -84,6 +84,8 @@ CLUSTERS = Envelope(
         "/api/workloads",
         "/api/workloadMetadata",
         "/api/nodes",
+        "/api/gpus",
+        "/api/pods",
         "/api/claims",
         "/api/leases",
         "/api/events",

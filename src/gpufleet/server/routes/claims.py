@@ -11,11 +11,12 @@ from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.kubernetes.crds.gpu_claim import ClaimPhase, GpuClaim
 from gpufleet.kubernetes.leases import GpuLease
+from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.scheduler.state.claim_requests import gang_size
 from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
+from gpufleet.server.routes.params import ClusterParams, LabelSelector, PageNumber, PageSize
 
 
 class ClaimParams(ClusterParams, rename="camel"):
@@ -26,6 +27,11 @@ class ClaimParams(ClusterParams, rename="camel"):
     namespace: Annotated[str, Meta(max_length=253, description="Claims of this namespace only.")] = ""
     phase: Annotated[ClaimPhase | None, Meta(description="Claims in this phase only.")] = None
     gang: Annotated[str, Meta(max_length=253, description="Claims of this gang only; * for any gang.")] = ""
+    label_selector: LabelSelector = ""
+
+    def __post_init__(self) -> None:
+        """Reject a wrong selector."""
+        parse_label_selector(self.label_selector)
 
 
 class LeaseParams(ClusterParams, rename="camel"):
@@ -120,10 +126,17 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
     def view_of(name: str) -> ClaimView | None:
         return views.get(clusters.synced(name).name)
 
+    def explaining_view(name: str) -> ClaimView:
+        view = view_of(name)
+        if view is None:
+            raise NotFound(f"cluster {clusters.get(name).name} has no GpuClaims: it is not on Kubernetes")
+        return view
+
     @get("/api/claims", scope="filtered", example=ClaimPage([_CLAIM], 1))
     async def list_claims(query: ClaimParams, namespaces: Namespaces) -> ClaimPage:
         """GpuClaims by namespace and name."""
         view = view_of(query.cluster)
+        selects = parse_label_selector(query.label_selector)
         claims = [
             claim
             for claim in (await view.claims() if view else [])
@@ -131,6 +144,7 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
             and query.namespace in ("", claim.metadata.namespace)
             and query.phase in (None, claim.status.phase)
             and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
+            and selects(claim.metadata.labels)
         ]
         first = (query.page_num - 1) * query.page_size
         return ClaimPage([_claim_row(each) for each in claims[first : first + query.page_size]], len(claims))
@@ -152,15 +166,18 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
         namespace: str, name: str, query: ClusterParams, namespaces: Namespaces
     ) -> WhyWaiting:
         """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
-        view = view_of(query.cluster)
-        if view is None:
-            raise NotFound(
-                f"cluster {clusters.get(query.cluster).name} has no GpuClaims: it is not on Kubernetes"
-            )
-        why = await view.explain(namespace, name, namespaces)
+        why = await explaining_view(query.cluster).explain(namespace, name, namespaces)
         return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
 
-    return [list_claims, list_leases, explain_claim]
+    @get("/api/pods/{namespace:str}/{name:str}/explain", scope="filtered", example=_WHY)
+    async def explain_pod(
+        namespace: str, name: str, query: ClusterParams, namespaces: Namespaces
+    ) -> WhyWaiting:
+        """Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
+        why = await explaining_view(query.cluster).explain_pod(namespace, name, namespaces)
+        return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
+
+    return [list_claims, list_leases, explain_claim, explain_pod]
 
 
 def _claim_row(claim: GpuClaim) -> ClaimRow:

@@ -132,7 +132,7 @@ def _node_row(cluster: Cluster, view: NodeView) -> _NodeRow:
         slots,
         indexes,
         view.model or next(iter(view.models), ""),
-        _marks(view),
+        gpu_marks(view),
         _islands(tuple([gpu.island for gpu in gpus])),
     )
 
@@ -171,7 +171,8 @@ def _rounded(column: Column) -> list[int | None]:
     return values
 
 
-def _marks(view: NodeView) -> str:
+def gpu_marks(view: NodeView) -> str:
+    """Return the letter of each GPU of a node; see `GpuMap.marks`."""
     if view.state is NodeState.FAULTY and not view.node.ready:
         return "x" * len(view.gpus)
     held, cordoned = view.allocated_indices, view.node.cordoned

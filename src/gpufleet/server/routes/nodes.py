@@ -13,12 +13,13 @@ from gpufleet.fleet.lookup import AllocatedGpu
 from gpufleet.fleet.node_view import NodeView
 from gpufleet.fleet.visibility import held_indices, visible_processes
 from gpufleet.model.gpu_models import accepted_models
+from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.node import FleetGpu
 from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, Model, PageNumber, PageSize
+from gpufleet.server.routes.params import ClusterParams, LabelSelector, Model, PageNumber, PageSize
 from gpufleet.server.routes.workload_metrics import (
     Graph,
     GraphConfig,
@@ -53,6 +54,11 @@ class NodeParams(ClusterParams, rename="camel"):
         Meta(description="Sort by name, faulty first, most free GPUs first, or busiest first."),
     ] = "name"
     reverse: Annotated[bool, Meta(description="Reverse the order.")] = False
+    label_selector: LabelSelector = ""
+
+    def __post_init__(self) -> None:
+        """Reject a wrong selector."""
+        parse_label_selector(self.label_selector)
 
 
 class NodeRow(msgspec.Struct, rename="camel"):
@@ -139,6 +145,7 @@ def node_routes(clusters: Clusters) -> list[Route]:
         """GPU nodes, by default sorted by name."""
         cluster = clusters.synced(query.cluster)
         name, models = query.name.casefold(), accepted_models(query.model)
+        selects = parse_label_selector(query.label_selector)
         views = [
             view
             for _, view in sorted(cluster.fleet.views().items())
@@ -146,6 +153,7 @@ def node_routes(clusters: Clusters) -> list[Route]:
             and query.state in (None, view.state.value)
             and name in view.node.name.casefold()
             and (not query.model or not models.isdisjoint(view.models))
+            and selects(view.node.labels)
         ]
         utilization = _mean_utilization(cluster, namespaces)
         if query.sort != "name":
@@ -250,7 +258,7 @@ async def _detail(cluster: Cluster, view: NodeView, namespaces: Namespaces) -> N
     return NodeDetail(
         **msgspec.structs.asdict(_row(view, _mean_utilization(cluster, namespaces)(view))),
         labels=view.node.labels,
-        gpus=[_gpu(cluster, view, gpu, namespaces) for gpu in view.gpus],
+        gpus=[node_gpu(cluster, view, gpu, namespaces) for gpu in view.gpus],
         processes=[
             NodeProcess(row.gpu.index, row.pid, row.name, row.user, _scaled(row.gpu_memory_bytes, 1024**2))
             for row in processes
@@ -259,7 +267,8 @@ async def _detail(cluster: Cluster, view: NodeView, namespaces: Namespaces) -> N
     )
 
 
-def _gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu, namespaces: Namespaces) -> NodeGpu:
+def node_gpu(cluster: Cluster, view: NodeView, gpu: FleetGpu, namespaces: Namespaces) -> NodeGpu:
+    """Return a GPU of a node, without readings and names that the caller may not see."""
     gpu_columns = cluster.fleet.gpu_columns
     slots = gpu_columns.slots_of(view.node.name, [gpu.index])
     visible = namespaces is None or gpu.index in held_indices(cluster.fleet, view, namespaces)

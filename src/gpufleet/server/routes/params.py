@@ -17,6 +17,9 @@ Model = Annotated[
         max_length=253, description="GPU model in any spelling; a short name such as h100 for all its forms."
     ),
 ]
+LabelSelector = Annotated[
+    str, Meta(max_length=4096, description="Label selector as kubectl takes it, such as team=nlp,!old.")
+]
 PageNumber = Annotated[int, Meta(ge=1, le=1_000_000, description="Page number, from 1.")]
 PageSize = Annotated[int, Meta(ge=1, le=1000, description="Rows per page.")]
 Time = Annotated[datetime, Meta(tz=True, description="RFC 3339 with an offset; inclusive.")]

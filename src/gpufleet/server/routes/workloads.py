@@ -13,10 +13,11 @@ from gpufleet.fleet.lookup import find_workload
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.gpu_models import UNKNOWN_MODEL
+from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.workload import QueueEntry, Status
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, Model, PageParams
+from gpufleet.server.routes.params import ClusterParams, LabelSelector, Model, PageParams
 
 COLORS = {
     Status.RUNNING: "green",
@@ -47,6 +48,11 @@ class WorkloadParams(PageParams, rename="camel"):
         Meta(description="Sort by this instead: most GPUs first, or by name."),
     ] = None
     reverse: Annotated[bool, Meta(description="Reverse the order.")] = False
+    label_selector: LabelSelector = ""
+
+    def __post_init__(self) -> None:
+        """Reject a wrong selector."""
+        parse_label_selector(self.label_selector)
 
 
 class WorkloadQueue(msgspec.Struct, rename="camel"):
@@ -156,7 +162,14 @@ def workload_routes(clusters: Clusters) -> list[Route]:
         """Workloads that request or requested GPUs, newest first."""
         cluster = clusters.synced(query.cluster)
         filters = Filter(
-            query.name, query.kind, query.namespace, query.status or "", query.source, query.model, namespaces
+            query.name,
+            query.kind,
+            query.namespace,
+            query.status or "",
+            query.source,
+            query.model,
+            namespaces,
+            query.label_selector,
         )
         page = cluster.listing.workloads(
             filters,

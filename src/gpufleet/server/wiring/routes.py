@@ -23,6 +23,7 @@ from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.focus import focus_routes
+from gpufleet.server.routes.gpu_list import gpu_list_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
 from gpufleet.server.routes.nodes import node_routes
@@ -75,6 +76,7 @@ def add_routes(components: Components) -> None:
         *gpu_routes(clusters, metrics_answers),
         *gpu_map_routes(clusters, map_answers),
         *node_routes(clusters),
+        *gpu_list_routes(clusters),
         *occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, components.lifecycle, queues=queues),
         *claim_routes(clusters, claim_views),

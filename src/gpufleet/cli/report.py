@@ -1,0 +1,93 @@
+"""Show the GPU-hours and the cost of a month by namespace, label, annotation or workload.
+
+  gpufleet report                                       # this month by namespace
+  gpufleet report 2026-10 --group-by label:team
+  gpufleet report 2026-10-05..2026-10-11 -o csv > week.csv
+  gpufleet report 2026-10 -o html -f october.html       # a page to print; -o pdf needs Chromium
+
+The rows add up to the capacity of the cluster: docs/accounting.md says how hours are counted.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpufleet.errors import InvalidRequest
+from gpufleet.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from gpufleet.client import Client
+
+GROUPS: tuple[type, ...] = ()
+_MEDIA = {"csv": "text/csv", "html": "text/html", "pdf": "text/html"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the period and the format."""
+    from gpufleet.terminal.flags import add_connection_flags
+
+    parser.add_argument(
+        "period",
+        metavar="PERIOD",
+        nargs="?",
+        default="",
+        help="a month, a day or FIRST..LAST in UTC (default: this month)",
+    )
+    parser.add_argument(
+        "--group-by",
+        default="namespace",
+        metavar="GROUP",
+        help="namespace, workload, label:KEY or annotation:KEY (default: namespace)",
+    )
+    parser.add_argument(
+        "--groups", type=int, default=0, metavar="N", help="only the N largest groups (default: all)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "csv", "html", "pdf", "json"),
+        default="table",
+        help="default: table",
+    )
+    parser.add_argument(
+        "-f", "--file", type=Path, metavar="FILE", help="write to FILE (default: standard output)"
+    )
+    add_connection_flags(parser)
+
+
+def run(settings: Settings, arguments: argparse.Namespace) -> int:
+    """Fetch the report and write it."""
+    from gpufleet.terminal.connection import open_client
+    from gpufleet.terminal.report import write_pdf
+
+    if arguments.output == "pdf" and arguments.file is None:
+        raise InvalidRequest("-o pdf needs a file: add -f report.pdf")
+    with open_client(arguments) as client:
+        text = _report(client, arguments)
+    if arguments.output == "pdf":
+        write_pdf(text, arguments.file)
+    elif arguments.file is not None:
+        try:
+            arguments.file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InvalidRequest(f"can't write {arguments.file}: {error.strerror}") from error
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _report(client: "Client", arguments: argparse.Namespace) -> str:
+    from gpufleet.client import calls
+    from gpufleet.terminal.output import as_json, terminal_width
+    from gpufleet.terminal.report import text_report
+
+    period = arguments.period or time.strftime("%Y-%m", time.gmtime())
+    call = calls.report(period=period, group_by=arguments.group_by, groups=arguments.groups)
+    if arguments.output in _MEDIA:
+        return client.get_text(call, _MEDIA[arguments.output])
+    found = client.get(call)
+    if arguments.output == "json":
+        return as_json([found], single=True)
+    return text_report(found, terminal_width() if arguments.file is None else 0)

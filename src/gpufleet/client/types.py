@@ -1,0 +1,790 @@
+"""The data that the server returns.
+
+Generated from the OpenAPI document by `python -m dashboard.tools.api_types`. Do not edit.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class ClaimAllocation(msgspec.Struct, kw_only=True):
+    """The GPUs of one pod of a claim."""
+
+    pod_uid: str = msgspec.field(name="podUid")
+    pod_name: str = msgspec.field(name="podName")
+    node_name: str = msgspec.field(name="nodeName")
+    gpu_ids: list[int] = msgspec.field(name="gpuIds")
+    share: float | None
+    phase: str
+
+
+class ClaimPage(msgspec.Struct, kw_only=True):
+    """One page of claims, and how many there are in all."""
+
+    data: list["ClaimRow"]
+    total: int
+
+
+class ClaimRow(msgspec.Struct, kw_only=True):
+    """A claim: its request and its allocation."""
+
+    namespace: str
+    name: str
+    uid: str
+    count: int
+    policy: str
+    exclusivity: str
+    gang: str
+    gang_size: int | None = msgspec.field(name="gangSize")
+    phase: str
+    node_name: str = msgspec.field(name="nodeName")
+    gpu_ids: list[int] = msgspec.field(name="gpuIds")
+    allocated: str
+    message: str
+    allocations: list["ClaimAllocation"]
+    created_at: str | None = msgspec.field(name="createdAt")
+
+
+class ClusterName(msgspec.Struct, kw_only=True):
+    """A cluster of this server."""
+
+    name: str
+
+
+class ClusterOverview(msgspec.Struct, kw_only=True):
+    """Counts of GPU nodes, and rates from 0.0 to 1.0."""
+
+    total_nodes: int = msgspec.field(name="totalNodes")
+    healthy_nodes: int = msgspec.field(name="healthyNodes")
+    faulty_nodes: int = msgspec.field(name="faultyNodes")
+    fully_idle_nodes: int = msgspec.field(name="fullyIdleNodes")
+    partially_idle_nodes: int = msgspec.field(name="partiallyIdleNodes")
+    busy_nodes: int = msgspec.field(name="busyNodes")
+    allocation_rate: float | None = msgspec.field(name="allocationRate")
+    utilization: float | None
+    storage_stat: "StorageStat" = msgspec.field(name="storageStat")
+    rdma_cluster_stat: "RdmaClusterStat" = msgspec.field(name="rdmaClusterStat")
+    total_gpus: int = msgspec.field(name="totalGpus")
+    allocated_gpus: int | None = msgspec.field(name="allocatedGpus")
+    schedulable_gpus: int = msgspec.field(name="schedulableGpus")
+    schedulable_allocated_gpus: int | None = msgspec.field(name="schedulableAllocatedGpus")
+    measured_gpus: int = msgspec.field(name="measuredGpus")
+    idle_gpus: int = msgspec.field(name="idleGpus")
+    note: str | None = None
+
+
+class ClusterStatistics(msgspec.Struct, kw_only=True):
+    """One hour of a cluster."""
+
+    id: int
+    cluster_name: str
+    stat_hour: str
+    total_gpu_capacity: int
+    capacity_gpu_hours: float
+    allocated_gpu_count: float
+    allocation_rate: float
+    avg_utilization: float | None
+    max_utilization: float | None
+    min_utilization: float | None
+    p50_utilization: float | None
+    p95_utilization: float | None
+    sample_count: int
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    cost: float
+    currency: str | None = None
+    energy_kwh: float | None
+    observed_share: float
+    partial: bool = False
+    created_at: str
+    updated_at: str
+
+
+class Consumer(msgspec.Struct, kw_only=True):
+    """A top-level workload that holds GPUs."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    stat: "ConsumerStat"
+    pods: None
+    source: str
+
+
+class ConsumerPage(msgspec.Struct, kw_only=True):
+    """One page of consumers, and how many there are in all."""
+
+    data: list["Consumer"]
+    total: int
+
+
+class ConsumerStat(msgspec.Struct, kw_only=True):
+    """GPUs of a consumer and their mean utilization (null without a reading)."""
+
+    gpu_request: int = msgspec.field(name="gpuRequest")
+    gpu_utilization: float | None = msgspec.field(name="gpuUtilization")
+
+
+class DependencyHealth(msgspec.Struct, kw_only=True):
+    """The state of one dependency: `ok`, `down`, or `off` if it is not configured."""
+
+    state: Literal["down", "off", "ok"]
+    message: str
+
+
+class GpuHolder(msgspec.Struct, kw_only=True):
+    """A pod that holds a GPU, and its workload; all names are empty if the caller may not see them."""
+
+    pod_namespace: str = msgspec.field(name="podNamespace")
+    pod_name: str = msgspec.field(name="podName")
+    pod_uid: str = msgspec.field(name="podUid")
+    workload_uid: str = msgspec.field(name="workloadUid")
+    share: float
+
+
+class GpuMap(msgspec.Struct, kw_only=True):
+    """Every GPU of a cluster, node by node; all lists of GPUs have the same order."""
+
+    quantity: str
+    unit: str
+    taken_at: float = msgspec.field(name="takenAt")
+    nodes: list[str]
+    counts: list[int]
+    models: list[str]
+    model_of: list[int] = msgspec.field(name="modelOf")
+    indexes: list[int]
+    values: list[int | None]
+    marks: str
+    islands: str
+
+
+class GpuMetrics(msgspec.Struct, kw_only=True):
+    """One GPU: memory in GiB, utilization in percent, temperature in Celsius; null if not measured."""
+
+    node_name: str
+    gpu_index: int
+    gpu_name: str
+    utilization: float | None
+    memory_used: float | None
+    memory_total: float | None
+    memory_free: float | None
+    memory_utilization: float | None
+    temperature: float | None
+    timestamp: str
+    power: float | None
+    uuid: str
+
+
+class GpuPage(msgspec.Struct, kw_only=True):
+    """One page of GPUs, and how many there are in all."""
+
+    data: list["GpuRow"]
+    total: int
+
+
+class GpuProcessRow(msgspec.Struct, kw_only=True):
+    """One process on one GPU: GPU memory in MiB, cpu and memory in percent; null if not measured."""
+
+    node_name: str
+    gpu_index: int
+    pid: int
+    process_name: str
+    user: str
+    command: str
+    gpu_memory: float | None
+    cpu: float | None
+    memory: float | None
+    timestamp: str
+
+
+class GpuRow(msgspec.Struct, kw_only=True):
+    """A GPU of the fleet; rates 0.0 to 1.0, memory in GiB, null if not measured."""
+
+    index: int
+    uuid: str
+    model: str
+    vendor: str
+    island: str
+    bandwidth_gbps: int = msgspec.field(name="bandwidthGBps")
+    health: str = ""
+    health_reason: str = msgspec.field(name="healthReason", default="")
+    health_since: str | None = msgspec.field(name="healthSince", default=None)
+    cordoned: bool = False
+    draining: bool = False
+    mig_profiles: list[str] = msgspec.field(name="migProfiles", default_factory=list)
+    utilization: float | None = None
+    memory_used: float | None = msgspec.field(name="memoryUsed", default=None)
+    memory_total: float | None = msgspec.field(name="memoryTotal", default=None)
+    temperature: float | None = None
+    power: float | None = None
+    holders: list["GpuHolder"] = msgspec.field(default_factory=list)
+    node: str
+    state: Literal["cordoned", "draining", "free", "held", "perhaps-held", "unhealthy", "unknown"]
+
+
+class Graph(msgspec.Struct, kw_only=True):
+    """One graph, and its position among the others."""
+
+    serial: int
+    series: list["Series"]
+    config: "GraphConfig"
+
+
+class GraphConfig(msgspec.Struct, kw_only=True):
+    """How to draw a graph."""
+
+    y_axis_unit: str = msgspec.field(name="yAxisUnit")
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """The data of `/api/healthz`."""
+
+    status: Literal["degraded", "healthy"]
+    timestamp: str
+    version: str
+    dependencies: dict[str, "DependencyHealth"]
+    simulated: bool = False
+
+
+class Heatmap(msgspec.Struct, kw_only=True):
+    """The hottest GPUs by one quantity, highest first."""
+
+    serial: int
+    unit: str
+    y_axis_max: int = msgspec.field(name="yAxisMax")
+    y_axis_min: int = msgspec.field(name="yAxisMin")
+    data: list["HeatmapPoint"]
+
+
+class HeatmapPoint(msgspec.Struct, kw_only=True):
+    """One of the hottest GPUs."""
+
+    node_name: str = msgspec.field(name="nodeName")
+    device_id: int = msgspec.field(name="deviceId")
+    value: float
+    gpu_model: str = msgspec.field(name="gpuModel")
+
+
+class Heatmaps(msgspec.Struct, kw_only=True):
+    """The hottest GPUs of the whole cluster by each quantity."""
+
+    power: "Heatmap"
+    temperature: "Heatmap"
+    utilization: "Heatmap"
+
+
+class HierarchyItem(msgspec.Struct, kw_only=True):
+    """An object and its children."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    children: list["HierarchyItem"]
+    queue: "WorkloadQueue | None" = None
+
+
+class LabelStatistics(msgspec.Struct, kw_only=True):
+    """One hour of all pods with one value of a label or annotation."""
+
+    id: int
+    cluster_name: str
+    dimension_type: str
+    dimension_key: str
+    dimension_value: str
+    stat_hour: str
+    allocated_gpu_count: float
+    avg_utilization: float | None
+    max_utilization: float | None
+    min_utilization: float | None
+    p50_utilization: float | None
+    p95_utilization: float | None
+    sample_count: int
+    active_workload_count: int
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    cost: float
+    currency: str | None = None
+    energy_kwh: float | None
+    observed_share: float
+    partial: bool = False
+    created_at: str
+    updated_at: str
+
+
+class LeaseHolder(msgspec.Struct, kw_only=True):
+    """A pod that holds a share of a GPU; its name is empty if the lease does not give it."""
+
+    pod_uid: str = msgspec.field(name="podUid")
+    namespace: str
+    pod_name: str = msgspec.field(name="podName")
+    claim: str
+    share: float | None
+    instances: list[str]
+
+
+class LeasePage(msgspec.Struct, kw_only=True):
+    """One page of leases, and how many there are in all."""
+
+    data: list["LeaseRow"]
+    total: int
+
+
+class LeaseRow(msgspec.Struct, kw_only=True):
+    """A lease of a GPU; `foreign` if gpufleet's scheduler did not create it."""
+
+    name: str
+    node: str
+    gpu: int
+    foreign: bool
+    holders: list["LeaseHolder"]
+    acquired_at: str | None = msgspec.field(name="acquiredAt")
+
+
+class Me(msgspec.Struct, kw_only=True):
+    """The caller; all fields but the last are null without a login."""
+
+    user: str | None
+    role: Literal["operator", "viewer"] | None
+    namespaces: list[str] | None
+    login: Literal["kubernetes", "oidc", "session", "token", "workload"] | None
+    sign_in: Literal["none", "oidc", "token"] = msgspec.field(name="signIn")
+
+
+class NamespaceStatistics(msgspec.Struct, kw_only=True):
+    """One hour of a namespace."""
+
+    id: int
+    cluster_name: str
+    namespace: str
+    stat_hour: str
+    total_gpu_capacity: int
+    allocated_gpu_count: float
+    avg_utilization: float | None
+    max_utilization: float | None
+    min_utilization: float | None
+    p50_utilization: float | None
+    p95_utilization: float | None
+    sample_count: int
+    active_workload_count: int
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    cost: float
+    currency: str | None = None
+    energy_kwh: float | None
+    observed_share: float
+    partial: bool = False
+    created_at: str
+    updated_at: str
+
+
+class NodeDetail(msgspec.Struct, kw_only=True):
+    """A node with its GPUs, their holders and processes."""
+
+    name: str
+    source: str
+    state: str
+    ready: bool
+    cordoned: bool
+    fault: str
+    gpu_total: int = msgspec.field(name="gpuTotal")
+    gpu_allocated: int | None = msgspec.field(name="gpuAllocated")
+    gpu_model: str = msgspec.field(name="gpuModel")
+    utilization: float | None
+    labels: dict[str, str]
+    gpus: list["NodeGpu"]
+    processes: list["NodeProcess"]
+
+
+class NodeGpu(msgspec.Struct, kw_only=True):
+    """A GPU of a node; rates 0.0 to 1.0, memory in GiB, null if not measured."""
+
+    index: int
+    uuid: str
+    model: str
+    vendor: str
+    island: str
+    bandwidth_gbps: int = msgspec.field(name="bandwidthGBps")
+    health: str = ""
+    health_reason: str = msgspec.field(name="healthReason", default="")
+    health_since: str | None = msgspec.field(name="healthSince", default=None)
+    cordoned: bool = False
+    draining: bool = False
+    mig_profiles: list[str] = msgspec.field(name="migProfiles", default_factory=list)
+    utilization: float | None = None
+    memory_used: float | None = msgspec.field(name="memoryUsed", default=None)
+    memory_total: float | None = msgspec.field(name="memoryTotal", default=None)
+    temperature: float | None = None
+    power: float | None = None
+    holders: list["GpuHolder"] = msgspec.field(default_factory=list)
+
+
+class NodePage(msgspec.Struct, kw_only=True):
+    """One page of nodes, and how many there are in all."""
+
+    data: list["NodeRow"]
+    total: int
+
+
+class NodeProcess(msgspec.Struct, kw_only=True):
+    """A process on a GPU; memory in MiB."""
+
+    gpu_index: int = msgspec.field(name="gpuIndex")
+    pid: int
+    process_name: str = msgspec.field(name="processName")
+    user: str
+    gpu_memory: float | None = msgspec.field(name="gpuMemory")
+
+
+class NodeRow(msgspec.Struct, kw_only=True):
+    """A GPU node in a list."""
+
+    name: str
+    source: str
+    state: str
+    ready: bool
+    cordoned: bool
+    fault: str
+    gpu_total: int = msgspec.field(name="gpuTotal")
+    gpu_allocated: int | None = msgspec.field(name="gpuAllocated")
+    gpu_model: str = msgspec.field(name="gpuModel")
+    utilization: float | None
+
+
+class Occupancy(msgspec.Struct, kw_only=True):
+    """Who held the GPUs of a node, by start."""
+
+    gpus: list[int]
+    periods: list["OccupancyPeriod"]
+    truncated: bool
+
+
+class OccupancyPeriod(msgspec.Struct, kw_only=True):
+    """A pod that held GPUs; all names are empty if the caller may not see them."""
+
+    namespace: str
+    pod_name: str = msgspec.field(name="podName")
+    workload_uid: str = msgspec.field(name="workloadUid")
+    workload_kind: str = msgspec.field(name="workloadKind")
+    workload_name: str = msgspec.field(name="workloadName")
+    gpus: list[int]
+    gpu_count: int = msgspec.field(name="gpuCount")
+    share: float
+    start: float
+    end: float
+    """Unix seconds; 0 while it lasts."""
+
+
+class ClusterStatisticsPage(msgspec.Struct, kw_only=True):
+    """Some rows, and how many there are in all."""
+
+    total: int
+    page: int
+    page_size: int
+    total_pages: int
+    data: list["ClusterStatistics"]
+
+
+class LabelStatisticsPage(msgspec.Struct, kw_only=True):
+    """Some rows, and how many there are in all."""
+
+    total: int
+    page: int
+    page_size: int
+    total_pages: int
+    data: list["LabelStatistics"]
+
+
+class NamespaceStatisticsPage(msgspec.Struct, kw_only=True):
+    """Some rows, and how many there are in all."""
+
+    total: int
+    page: int
+    page_size: int
+    total_pages: int
+    data: list["NamespaceStatistics"]
+
+
+class SnapshotPage(msgspec.Struct, kw_only=True):
+    """Some rows, and how many there are in all."""
+
+    total: int
+    page: int
+    page_size: int
+    total_pages: int
+    data: list["Snapshot"]
+
+
+class WasteRowPage(msgspec.Struct, kw_only=True):
+    """Some rows, and how many there are in all."""
+
+    total: int
+    page: int
+    page_size: int
+    total_pages: int
+    data: list["WasteRow"]
+
+
+class WorkloadStatisticsPage(msgspec.Struct, kw_only=True):
+    """Some rows, and how many there are in all."""
+
+    total: int
+    page: int
+    page_size: int
+    total_pages: int
+    data: list["WorkloadStatistics"]
+
+
+class RdmaClusterStat(msgspec.Struct, kw_only=True):
+    """InfiniBand ports of the cluster."""
+
+    total_ports: int = msgspec.field(name="totalPorts")
+    active_ports: int = msgspec.field(name="activePorts")
+    bandwidth: str
+    note: str | None = None
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """The usage of a cluster's GPUs in a period."""
+
+    cluster_name: str
+    period: str
+    group_by: str
+    start_time: str
+    end_time: str
+    hours_accounted: float
+    hours_in_period: int
+    currency: str = ""
+    totals: "ReportTotals"
+    rows: list["ReportRow"]
+    series: "ReportSeries | None" = None
+
+
+class ReportLine(msgspec.Struct, kw_only=True):
+    """One group, or all groups without a line of their own (`others`)."""
+
+    row: Literal["group", "others"]
+    name: str
+    namespace: str = ""
+    kind: str = ""
+    uid: str = ""
+    gpu_hours: list[float]
+
+
+class ReportRow(msgspec.Struct, kw_only=True):
+    """The usage of one group, or a remainder according to `row`."""
+
+    row: Literal["group", "others", "unallocated", "unattributed"]
+    name: str
+    namespace: str = ""
+    kind: str = ""
+    uid: str = ""
+    gpu_hours: float
+    idle_gpu_hours: float
+    avg_utilization: float | None
+    cost: float
+    currency: str | None = None
+    energy_kwh: float | None
+    share: float
+
+
+class ReportSeries(msgspec.Struct, kw_only=True):
+    """GPU-hours over time. Hours and days without data are left out."""
+
+    step: Literal["day", "hour"]
+    times: list[str]
+    lines: list["ReportLine"]
+
+
+class ReportTotals(msgspec.Struct, kw_only=True):
+    """The whole cluster."""
+
+    capacity_gpu_hours: float
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    avg_utilization: float | None
+    cost: float
+    energy_kwh: float | None
+    allocation_rate: float
+
+
+class Series(msgspec.Struct, kw_only=True):
+    """One line of a graph."""
+
+    name: str
+    points: list[tuple[float, int]]
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """Capacity, allocation and utilization of a cluster at one moment."""
+
+    id: int
+    cluster_name: str
+    snapshot_time: str
+    dimension_type: str = "cluster"
+    dimension_key: str = ""
+    dimension_value: str = ""
+    total_gpu_capacity: int
+    allocated_gpu_count: int | float
+    utilization: float | None
+    allocation_details: Any
+    created_at: str
+
+
+class StorageStat(msgspec.Struct, kw_only=True):
+    """File systems of the cluster; a shared one counts once."""
+
+    total_capacity: str = msgspec.field(name="totalCapacity")
+    used_capacity: str = msgspec.field(name="usedCapacity")
+    available_capacity: str = msgspec.field(name="availableCapacity")
+    utilization_rate: float = msgspec.field(name="utilizationRate")
+    note: str | None = None
+
+
+class TrainingRow(msgspec.Struct, kw_only=True):
+    """A number that a training job reported; the time is in Unix milliseconds."""
+
+    metric: str
+    value: float
+    timestamp: int
+
+
+class WasteRow(msgspec.Struct, kw_only=True):
+    """A workload with idle GPUs."""
+
+    namespace: str
+    workload_name: str
+    workload_type: str
+    owner_uid: str
+    idle_gpu_hours: float
+    allocated_gpu_hours: float
+    idle_share: float
+    avg_utilization: float | None
+    energy_kwh: float | None
+    idle_cost: float
+    currency: str | None = None
+
+
+class WhyWaiting(msgspec.Struct, kw_only=True):
+    """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
+
+    waiting: bool
+    sentence: str
+    reasons: dict[str, int]
+    remedies: list[str]
+
+
+class WorkloadDetail(msgspec.Struct, kw_only=True):
+    """A workload; times in Unix seconds, 0 if not yet."""
+
+    api_version: str = msgspec.field(name="apiVersion")
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    gpu_allocation: dict[str, int] = msgspec.field(name="gpuAllocation")
+    pods: list["WorkloadPod"]
+    start_time: int = msgspec.field(name="startTime")
+    end_time: int = msgspec.field(name="endTime")
+    source: str
+    status: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    gpu_requested: int = msgspec.field(name="gpuRequested", default=0)
+    gpu_model_requested: str = msgspec.field(name="gpuModelRequested", default="")
+    waiting_reason: str = msgspec.field(name="waitingReason", default="")
+    queue: "WorkloadQueue | None" = None
+
+
+class WorkloadMetadata(msgspec.Struct, kw_only=True):
+    """Values to filter lists of workloads by."""
+
+    namespaces: list[str]
+    kinds: list[str]
+    models: list[str] = msgspec.field(default_factory=list)
+
+
+class WorkloadPage(msgspec.Struct, kw_only=True):
+    """One page of workloads, and how many there are in all."""
+
+    data: list["WorkloadRow"]
+    total: int
+
+
+class WorkloadPod(msgspec.Struct, kw_only=True):
+    """A pod of a workload, and its node."""
+
+    node_name: str = msgspec.field(name="nodeName")
+    pod_namespace: str = msgspec.field(name="podNamespace")
+    pod_name: str = msgspec.field(name="podName")
+
+
+class WorkloadQueue(msgspec.Struct, kw_only=True):
+    """A workload in a queue of Kueue."""
+
+    queue: str
+    cluster_queue: str = msgspec.field(name="clusterQueue")
+    state: str
+    reason: str
+
+
+class WorkloadRow(msgspec.Struct, kw_only=True):
+    """A workload in a list; times in Unix seconds, 0 if not yet."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    gpu_allocated: int = msgspec.field(name="gpuAllocated")
+    gpu_allocation: dict[str, int] = msgspec.field(name="gpuAllocation")
+    status: str
+    status_color: str = msgspec.field(name="statusColor")
+    start_at: int = msgspec.field(name="startAt")
+    end_at: int = msgspec.field(name="endAt")
+    source: str
+    gpu_requested: int = msgspec.field(name="gpuRequested", default=0)
+    gpu_model_requested: str = msgspec.field(name="gpuModelRequested", default="")
+    waiting_reason: str = msgspec.field(name="waitingReason", default="")
+    queue: "WorkloadQueue | None" = None
+
+
+class WorkloadStatistics(msgspec.Struct, kw_only=True):
+    """One hour of a workload; memory in GiB per GPU."""
+
+    id: int
+    cluster_name: str
+    namespace: str
+    workload_name: str
+    workload_type: str
+    stat_hour: str
+    allocated_gpu_count: float
+    requested_gpu_count: float
+    avg_utilization: float | None
+    max_utilization: float | None
+    min_utilization: float | None
+    p50_utilization: float | None
+    p95_utilization: float | None
+    avg_gpu_memory_used: float | None
+    max_gpu_memory_used: float | None
+    avg_gpu_memory_total: float | None
+    avg_replica_count: float
+    max_replica_count: int
+    min_replica_count: int
+    workload_status: str
+    sample_count: int
+    owner_uid: str
+    owner_name: str
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    source: str
+    allocated_gpu_hours: float
+    idle_gpu_hours: float
+    cost: float
+    currency: str | None = None
+    energy_kwh: float | None
+    observed_share: float
+    partial: bool = False
+    created_at: str
+    updated_at: str

@@ -1,0 +1,1 @@
+"""Commands that show a server's data in a terminal: connections, tables and output formats."""

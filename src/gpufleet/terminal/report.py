@@ -1,0 +1,101 @@
+"""Print a usage report as a table, and write it as PDF with an installed Chromium."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpufleet.client import types
+from gpufleet.errors import GpufleetError
+from gpufleet.terminal.columns import NONE, Column
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+PDF_TIMEOUT = 60.0
+_ROWS = {"others": "(others)", "unattributed": "(none)", "unallocated": "(unallocated)"}
+
+
+def report_columns(currency: str) -> tuple[Column, ...]:
+    """Return the columns; costs only if a currency is configured."""
+    columns = (
+        Column("NAME", _name),
+        Column("GPU-HOURS", lambda row: row.gpu_hours, text=_hours),
+        Column("SHARE", lambda row: row.share, text=lambda share: f"{share:.1f}%"),
+        Column("IDLE", lambda row: row.idle_gpu_hours, text=_hours),
+        Column("UTIL", lambda row: row.avg_utilization, text=lambda value: f"{value:.0f}%"),
+        Column("KWH", lambda row: row.energy_kwh, text=_hours),
+        Column(currency or "COST", lambda row: row.cost, text=lambda cost: f"{cost:,.2f}"),
+    )
+    return columns if currency else columns[:-1]
+
+
+def _name(row: types.ReportRow) -> str:
+    name = row.name or _ROWS.get(row.row, NONE)
+    return f"{row.namespace}/{name}" if row.namespace and row.kind else name
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def text_report(report: types.Report, width: int = 0) -> str:
+    """Return the report as text: a heading, the rows, and the total of the cluster."""
+    hours = f"{report.hours_accounted:,.0f} of {report.hours_in_period:,} hours accounted"
+    head = f"Cluster {report.cluster_name}, {report.period}, by {report.group_by} ({hours})"
+    totals = report.totals
+    total = types.ReportRow(
+        row="group",
+        name="TOTAL",
+        gpu_hours=totals.capacity_gpu_hours,
+        idle_gpu_hours=totals.idle_gpu_hours,
+        avg_utilization=totals.avg_utilization,
+        cost=totals.cost,
+        energy_kwh=totals.energy_kwh,
+        share=100.0,
+    )
+    columns = report_columns(report.currency)
+    return f"{head}\n{_numbers_table(columns, [*report.rows, total], width)}"
+
+
+def _numbers_table(columns: Sequence[Column], rows: Sequence[types.ReportRow], width: int) -> str:
+    """Return a table whose numbers are aligned to the right; long names are cut to fit."""
+    cells = [
+        [column.header for column in columns],
+        *([column.cell(row) for column in columns] for row in rows),
+    ]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(columns))]
+    if width:
+        widths[0] = max(12, min(widths[0], width - sum(widths[1:]) - 2 * (len(columns) - 1)))
+    lines = []
+    for first, *rest in cells:
+        name = first if len(first) <= widths[0] else first[: widths[0] - 1] + "…"
+        numbers = [text.rjust(size) for text, size in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *numbers]).rstrip() + "\n")
+    return "".join(lines)
+
+
+def write_pdf(html: str, target: Path) -> None:
+    """Print the page of the report into a PDF file with an installed browser."""
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        raise GpufleetError("PDF needs Chromium or Chrome; install it, or use -o html and print that page")
+    with tempfile.TemporaryDirectory(prefix="gpufleet-report-") as folder:
+        page = Path(folder) / "report.html"
+        page.write_text(html, encoding="utf-8")
+        command = [
+            browser,
+            "--headless",
+            "--disable-gpu",
+            "--no-pdf-header-footer",
+            f"--user-data-dir={folder}/data",
+        ]
+        if os.geteuid() == 0:
+            command.append("--no-sandbox")  # the sandbox of Chromium does not work for root
+        command += [f"--print-to-pdf={target.absolute()}", page.as_uri()]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PDF_TIMEOUT, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise GpufleetError(f"{browser} did not finish in {PDF_TIMEOUT:g} s; use -o html") from error
+    if done.returncode or not target.exists():
+        raise GpufleetError(f"{browser} failed with status {done.returncode}; use -o html")

@@ -1,0 +1,1 @@
+"""`gpufleet top`: the fleet on the whole screen, refreshed."""
