@@ -100,6 +100,7 @@ sbom: $(VENV)/.dev ## Write the locked dependencies as CycloneDX into dist/*.cdx
 docs: $(VENV)/.dev ## Regenerate the pages, chart tables and CRDs that come from the code
 	@$(BIN)/python -m gpufleet.runtime.settings.reference > docs/settings.md
 	@$(BIN)/python -m gpufleet.gpus.rules > docs/health-rules.md
+	@$(BIN)/python -m mixin.generate
 	@$(BIN)/python -m charts.reference
 	@$(BIN)/python -m gpufleet.kubernetes.crds.generate charts/gpu-scheduler/crds
 

@@ -9,19 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from charts.reference import CHARTS, NAMES
-from prometheus_client import CollectorRegistry
-from tests.accounting.histories import Prometheus
+from tests.charts.exported import exported_samples
 from tests.charts.rendering import Object, everything, objects
 from tests.prometheus_fixture import binaries
-
-from gpufleet.exporters.known_exporters import AGENT
-from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
-from gpufleet.fleet.state import Fleet
-from gpufleet.model.node import FleetNode
-from gpufleet.scheduler.metrics import SchedulerMetrics
-from gpufleet.server.fleet_metrics import FleetMetrics
-from gpufleet.server.metrics import ServerMetrics
 
 
 def _rules(chart: str) -> Object:
@@ -41,128 +31,84 @@ def test_promtool_accepts_the_alerts(chart: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chart", NAMES)
-def test_every_alert_has_a_severity_a_summary_and_a_description(chart: str) -> None:
-    for group in _rules(chart)["groups"]:
-        for rule in group["rules"]:
-            assert rule["labels"]["severity"] in ("critical", "warning", "info")
-            assert {"summary", "description"} <= rule["annotations"].keys()
+def _alerts(chart: str) -> list[Object]:
+    return [rule for group in _rules(chart)["groups"] for rule in group["rules"] if "alert" in rule]
 
 
-def test_late_accounting_fires_unless_another_server_is_up_to_date(
-    tmp_path: Path,
-) -> None:
-    rules = objects("gpufleet", {"prometheusRule": {"enabled": True, "snapshotsLateAfter": 900}})
-    [rule] = [each for each in rules if each["kind"] == "PrometheusRule"]
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
-    # One step per minute: snapshots stop after the first; hours are rolled up until the second is missed.
+def _write_alert(folder: Path, rule: Object) -> None:
+    """Write a file with one alert, without its texts."""
+    bare = {name: value for name, value in rule.items() if name != "annotations"}
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [bare]}]}))
+
+
+@pytest.mark.parametrize("chart", NAMES)
+def test_every_alert_has_a_severity_texts_and_a_runbook(chart: str) -> None:
+    for rule in _alerts(chart):
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert {"summary", "description", "runbook_url"} <= rule["annotations"].keys()
+
+
+def test_the_age_of_snapshots_that_is_late_is_a_value_of_the_chart(tmp_path: Path) -> None:
+    rules = objects("gpufleet", {"prometheusRule": {"enabled": True, "snapshotsLateAfter": 600}})
+    [spec] = [each["spec"] for each in rules if each["kind"] == "PrometheusRule"]
+    found = [rule for group in spec["groups"] for rule in group["rules"]]
+    [late] = [rule for rule in found if rule.get("alert") == "GpufleetSnapshotsLate"]
+    _write_alert(tmp_path, late)
+    # One step per minute: snapshots of west stop, a second server is up to date with those of east.
     series = {
-        '{source="snapshots",cluster="west",instance="a"}': "0+60x120",
-        '{source="snapshots",cluster="east",instance="a"}': "0+60x120",
-        '{source="snapshots",cluster="east",instance="b"}': "30x120",
-        '{source="hours",cluster="west",instance="a"}': "60+60x120",
-        '{source="hours",cluster="east",instance="a"}': "60+60x60 60+60x60",
+        'gpufleet_refresh_age_seconds{source="snapshots",cluster="west",instance="a"}': "0+60x120",
+        'gpufleet_refresh_age_seconds{source="snapshots",cluster="east",instance="a"}': "0+60x120",
+        'gpufleet_refresh_age_seconds{source="snapshots",cluster="east",instance="b"}': "30x120",
     }
-
-    def alerts(name: str, minutes: int, **summaries: str) -> Object:
-        found = [
-            {"exp_labels": {"severity": "warning", "cluster": name}, "exp_annotations": {"summary": summary}}
-            for name, summary in summaries.items()
-        ]
-        return {"eval_time": f"{minutes}m", "alertname": name, "exp_alerts": found}
-
-    late = "The newest snapshot of cluster west is 25m 0s old"
-    missed = "No hour of cluster west was rolled up for 1h 30m 0s"
-    described = {
-        rule["alert"]: rule["annotations"]["description"]
-        for group in rule["spec"]["groups"]
-        for rule in group["rules"]
-    }
-    expected = [
-        alerts("GpufleetSnapshotsLate", 15),
-        alerts("GpufleetSnapshotsLate", 25, west=late),
-        alerts("GpufleetHoursLate", 74),
-        alerts("GpufleetHoursLate", 89, west=missed),
-    ]
-    for each in expected:
-        for alert in each["exp_alerts"]:
-            alert["exp_annotations"]["description"] = described[each["alertname"]]
-    check = {
-        "rule_files": ["rules.yaml"],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [
-                    {"series": f"gpufleet_refresh_age_seconds{labels}", "values": values}
-                    for labels, values in series.items()
-                ],
-                "alert_rule_test": expected,
-            }
-        ],
-    }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(check))
-    done = subprocess.run(
-        [binaries().promtool, "test", "rules", "test.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
+    _promtool_test(
+        tmp_path,
+        "GpufleetSnapshotsLate",
+        series,
+        {"severity": "warning", "cluster": "west"},
+        {15: False, 17: True},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_first_and_the_next_xid_of_a_kind_fire(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(_rules("gpu-scheduler")))
-    [rule] = [
-        each
-        for group in _rules("gpu-scheduler")["groups"]
-        for each in group["rules"]
-        if each["alert"] == "GpuXid"
-    ]
-    alert = {
-        "exp_labels": {"severity": "warning", "node": "a", "gpu": "3", "xid": "48"},
-        "exp_annotations": {
-            "summary": "GPU 3 of a reported XID 48",
-            "description": rule["annotations"]["description"].replace("{{ $labels.node }}", "a"),
-        },
-    }
+    [rule] = [each for each in _alerts("gpu-scheduler") if each["alert"] == "GpuXid"]
+    _write_alert(tmp_path, rule)
     # One step per minute: the first XID in minute 30, the second in minute 60.
-    series = {"series": 'nvidia_gpu_xid_errors_total{node="a",gpu="3",xid="48"}', "values": "_x29 1x29 2x60"}
+    series = {'nvidia_gpu_xid_errors_total{node="a",gpu="3",xid="48"}': "_x29 1x29 2x60"}
+    labels = {"severity": "warning", "node": "a", "gpu": "3", "xid": "48"}
+    expected = {20: False, 32: True, 50: False, 62: True, 90: False}
+    _promtool_test(tmp_path, "GpuXid", series, labels, expected)
+
+
+def _promtool_test(
+    folder: Path, alert: str, series: dict[str, str], labels: dict[str, str], fires: dict[int, bool]
+) -> None:
+    """Check at which minutes an alert fires."""
     expected = [
-        {"eval_time": f"{minute}m", "alertname": "GpuXid", "exp_alerts": [alert] if fires else []}
-        for minute, fires in ((20, False), (32, True), (50, False), (62, True), (90, False))
+        {
+            "eval_time": f"{minute}m",
+            "alertname": alert,
+            "exp_alerts": [{"exp_labels": labels}] if firing else [],
+        }
+        for minute, firing in fires.items()
     ]
-    check = {
-        "rule_files": ["rules.yaml"],
-        "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": [series], "alert_rule_test": expected}],
-    }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(check))
-    done = subprocess.run(
-        [binaries().promtool, "test", "rules", "test.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    values = [{"series": name, "values": values} for name, values in series.items()]
+    tests = [{"interval": "1m", "input_series": values, "alert_rule_test": expected}]
+    check = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
+    (folder / "test.yaml").write_text(yaml.safe_dump(check))
+    command = [str(binaries().promtool), "test", "rules", "test.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_alerts_and_dashboards_use_exported_metrics() -> None:
-    exported = _exported()
-    used = {name for query in _queries() for name in re.findall(r"\b(?:gpufleet|nvidia)_[a-z_]+", query)}
+    exported = {name for name, _ in exported_samples()}
+    used = {name for query in _queries() for name in re.findall(r"\b(?:gpufleet|nvidia)_[a-z0-9_]+", query)}
     assert len(used) > 10
     assert used <= exported, used - exported
 
 
 def test_alerts_and_dashboards_select_states_that_are_exported() -> None:
-    fleet = Fleet("prod")
-    fleet.put_node(FleetNode(name="a", gpu_count=8))
-    collected = {
-        (family.name, sample.labels["state"])
-        for family in FleetMetrics(Clusters([Cluster("prod", fleet, Listing(fleet), Prometheus())])).collect()
-        for sample in family.samples
-    }
+    collected = {(name, labels["state"]) for name, labels in exported_samples() if "state" in labels}
     used = {
         found for query in _queries() for found in re.findall(r'(gpufleet_\w+){[^}]*state="(\w+)"', query)
     }
@@ -211,16 +157,3 @@ def _queries() -> Iterator[str]:
         yield from (each["definition"] for each in dashboard["templating"]["list"] if each["type"] == "query")
         for panel in dashboard["panels"]:
             yield from (target["expr"] for target in panel["targets"] if "expr" in target)
-
-
-def _exported() -> set[str]:
-    metrics = [metric.name for group in AGENT.metrics.values() for metric in group]
-    metrics += [fault.name for fault in AGENT.faults] + list(AGENT.processes.values())
-    names = {f"{AGENT.prefix}{name}" for name in metrics}
-    fleet = CollectorRegistry()
-    fleet.register(FleetMetrics(Clusters([])))
-    for registry in (ServerMetrics().registry, fleet, SchedulerMetrics().registry):
-        for family in registry.collect():
-            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
-            names |= {f"{family.name}{suffix}" for suffix in suffixes.get(family.type, ("",))}
-    return names

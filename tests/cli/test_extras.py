@@ -30,6 +30,8 @@ MODULES = {
     "nodes": ("gpufleet.cli.nodes", "gpufleet.kubernetes", "msgspec"),
     "simulate": ("gpufleet.cli.simulate",),
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
+    "focus": ("gpufleet.focus.download", "gpufleet.focus.parquet", "gpufleet.focus.s3"),
+    "mcp": ("gpufleet.mcp.http", "gpufleet.mcp.server", "uvicorn"),
     "completion": ("gpufleet.cli.completion",),
     "db": ("gpufleet.cli.db", "gpufleet.server.wiring.maintenance"),
 }
@@ -64,9 +66,23 @@ def _distributions(extra: str) -> set[str]:
         elif "extra ==" not in requirement and (name := _name(requirement)) not in found:
             found.add(name)
             try:
-                waiting += requires(name) or ()
+                waiting += _requirements(name, requirement)
             except PackageNotFoundError:
                 continue
+    return found
+
+
+def _requirements(name: str, requirement: str) -> list[str]:
+    """What a distribution requires, with the extras that `requirement` names, as in `pyjwt[crypto]`."""
+    named = re.match(r"[A-Za-z0-9._-]+\[([^]]+)\]", requirement)
+    extras = named[1].split(",") if named else []
+    found = []
+    for each in requires(name) or ():
+        condition = re.search(r"extra == ['\"]([^'\"]+)['\"]", each)
+        if condition is None:
+            found.append(each)
+        elif condition[1] in extras:
+            found.append(each.partition(";")[0])
     return found
 
 

@@ -318,6 +318,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/gpu-aggregation/focus": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Cost and usage of a month in the format of FOCUS (CSV): one row per workload and day */
+        get: operations["focus"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/clusters": {
         parameters: {
             query?: never;
@@ -3491,6 +3508,50 @@ export interface operations {
                             namespaces: string[];
                         };
                     };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["AggregationError"];
+            401: components["responses"]["AggregationError"];
+            403: components["responses"]["AggregationError"];
+            404: components["responses"]["AggregationError"];
+            429: components["responses"]["AggregationError"];
+            500: components["responses"]["AggregationError"];
+            503: components["responses"]["AggregationError"];
+            default: components["responses"]["AggregationError"];
+        };
+    };
+    focus: {
+        parameters: {
+            query: {
+                /** @description a month, such as 2026-10, in UTC. */
+                period: string;
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
                 };
             };
             /** @description Not modified. */

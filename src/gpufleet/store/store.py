@@ -16,6 +16,7 @@ from gpufleet.store.hours.statistics import StatisticsStore
 from gpufleet.store.hours.usage import UsageSums
 from gpufleet.store.hours.usage_series import UsageSeries
 from gpufleet.store.hours.workload_pages import WorkloadPages
+from gpufleet.store.hours.workload_use import WorkloadUses
 from gpufleet.store.hours.writer import HourStore
 from gpufleet.store.observed_spans import ObservedSpans
 from gpufleet.store.periods import PeriodStore
@@ -53,6 +54,7 @@ class Store:
         self.usage = UsageSums(long_reads, self.accounted)
         self.usage_series = UsageSeries(long_reads, self.accounted)
         self.namespace_use = NamespaceUses(long_reads, self.accounted)
+        self.workload_uses = WorkloadUses(long_reads, self.accounted, self.usage)
         self._dsn = dsn
         self._settings = settings
 

@@ -45,3 +45,15 @@ def _sample(cluster: Cluster, metric: str, state: str) -> float | None:
     registry = CollectorRegistry()
     registry.register(FleetMetrics(Clusters([cluster])))
     return registry.get_sample_value(metric, {"cluster": "prod", "state": state})
+
+
+def test_namespaces_count_what_running_workloads_hold_and_waiting_ones_request(cluster: Cluster) -> None:
+    registry = CollectorRegistry()
+    registry.register(FleetMetrics(Clusters([cluster])))
+    workloads = cluster.fleet.workloads().values()
+    for state, status in (("held", "Running"), ("pending", "Pending")):
+        for namespace in {each.namespace for each in workloads if each.status == status}:
+            rows = [each for each in workloads if (each.namespace, each.status) == (namespace, status)]
+            expected = sum(each.gpus if state == "held" else each.requested for each in rows)
+            labels = {"cluster": "prod", "namespace": namespace, "state": state}
+            assert registry.get_sample_value("gpufleet_namespace_gpus", labels) == expected > 0

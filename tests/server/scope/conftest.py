@@ -48,6 +48,7 @@ from gpufleet.server.routes.aggregation import aggregation_routes
 from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.focus import focus_routes
 from gpufleet.server.routes.gpu_list import gpu_list_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
@@ -279,6 +280,7 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
             current={"prod": CurrentHour(server.account, store, lambda: NOW)},
         ),
         *report_routes(store, "prod", lambda: NOW),
+        *focus_routes(store, "prod", lambda cluster: "USD"),
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),

@@ -124,6 +124,7 @@ REQUESTS: dict[str, list[str]] = {
         for groups in (0, 1)
         for kind in ("json", "csv", "html")
     ],
+    f"{A}/focus": [f"{A}/focus?period={DAY[:7]}"],
     f"{A}/waste": [f"{A}/waste?{HOURS.replace('2030-01-01', DAY)}"],
 }
 """What is called of each path; POST routes have tests of their own."""

@@ -31,6 +31,7 @@ from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.faults import fault_routes
+from gpufleet.server.routes.focus import focus_routes
 from gpufleet.server.routes.gpu_list import gpu_list_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
@@ -85,6 +86,7 @@ def add_routes(components: Components) -> None:
             {name: own[AccountingSettings].prices for name, own in components.settings.clusters.items()},
             currency_of=currency,
         ),
+        *focus_routes(store, clusters.default.name, currency),
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),

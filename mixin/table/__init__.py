@@ -1,0 +1,1 @@
+"""The tables that alerts, recording rules and dashboards are generated from."""

@@ -1,0 +1,106 @@
+"""`gpufleet focus` writes the file of a server to a folder or an S3-compatible store."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.focus.s3_server import S3Server
+from tests.focus.test_rows import BERT, DAY
+
+from gpufleet.cli import main
+from gpufleet.focus import csv_file
+from gpufleet.focus.columns import NAMES
+from gpufleet.focus.rows import focus_rows
+
+CSV = csv_file.header() + csv_file.encode(focus_rows(DAY, [BERT], BERT.amounts))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[str]:
+    async def focus(request: web.Request) -> web.Response:
+        if request.headers.get("authorization") != "Bearer t0ken":
+            return web.Response(status=401, text="a token is needed")
+        if request.query["period"] == "2026-09":
+            return web.Response(status=400, text="accounting.currency of cluster prod is not set")
+        assert dict(request.query) == {"period": "2026-10", "cluster": "prod"}
+        return web.Response(body=CSV, content_type="text/csv")
+
+    app = web.Application()
+    app.router.add_get("/api/v1/gpu-aggregation/focus", focus)
+    async with TestServer(app, host="127.0.0.1") as running:
+        yield str(running.make_url("/"))
+
+
+async def run(server: str, *words: str) -> int:
+    flags = ["focus", "--server", server, "--cluster", "prod", *words]
+    return await asyncio.to_thread(main, flags)
+
+
+async def test_a_month_is_written_to_a_folder_as_csv(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUFLEET_TOKEN", "t0ken")
+    folder = tmp_path / "new" / "folder"
+    assert await run(server, "--month", "2026-10", "--to", str(folder)) == 0
+    [file] = folder.iterdir()
+    assert (file.name, file.read_bytes()) == ("focus-prod-2026-10.csv", CSV)
+    assert capsys.readouterr().out == f"{file}\n"
+
+
+async def test_a_month_is_uploaded_as_parquet_with_types(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("t0ken\n")
+    s3 = S3Server()
+    async with TestServer(s3.app(), host="127.0.0.1") as store:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", str(store.make_url("")))
+        flags = (
+            "--month",
+            "2026-10",
+            "--format",
+            "parquet",
+            "--token-file",
+            str(token),
+            "--to",
+            "s3://bills/gpu",
+        )
+        assert await run(server, *flags) == 0
+    assert capsys.readouterr().out == "s3://bills/gpu/focus-prod-2026-10.parquet\n"
+    file = tmp_path / "focus.parquet"
+    file.write_bytes(s3.objects["bills/gpu/focus-prod-2026-10.parquet"])
+    table = pq.read_table(file)
+    assert tuple(table.column_names) == NAMES
+    [row] = table.to_pylist()
+    assert row["BilledCost"] == Decimal("42")
+    assert row["ChargePeriodStart"] == datetime(2026, 10, 5, tzinfo=UTC)
+    assert (row["ResourceName"], row["ChargeClass"]) == ("bert", None)
+
+
+async def test_what_the_server_refuses_is_said_and_leaves_no_file(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUFLEET_TOKEN", "t0ken")
+    assert await run(server, "--month", "2026-09", "--to", str(tmp_path)) == 1
+    assert "accounting.currency of cluster prod is not set" in capsys.readouterr().err
+    monkeypatch.delenv("GPUFLEET_TOKEN")
+    assert await run(server, "--month", "2026-10", "--to", str(tmp_path)) == 1
+    assert "a token is needed" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_server_that_does_not_answer_is_named(
+    tmp_path: Path, unused_tcp_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = f"http://127.0.0.1:{unused_tcp_port}"
+    assert await run(address, "--to", str(tmp_path)) == 1
+    assert f"{address} does not answer" in capsys.readouterr().err
