@@ -34,8 +34,14 @@ class Simulation:
     """One run of a scenario; `observe` is called after each cycle with the time."""
 
     def __init__(
-        self, nodes: Sequence[CandidateNode], units: Iterable[Unit], scenario: Scenario, until: float
+        self,
+        nodes: Sequence[CandidateNode],
+        units: Iterable[Unit],
+        scenario: Scenario,
+        until: float,
+        absences: Iterable[tuple[str, float, float]] = (),
     ) -> None:
+        """`absences` are nodes and the times between which they are not there."""
         self._coming = sorted(units, key=lambda unit: (unit.arrives, unit.number), reverse=True)
         self._scenario = scenario
         self._until = until
@@ -61,6 +67,12 @@ class Simulation:
         self.now = self._coming[-1].arrives if self._coming else 0.0
         self._recorder = Recorder(nodes, scenario, self.fleet, demand, self.now, until)
         self.observe: Callable[[float], None] = lambda now: None
+        absent = list(absences)
+        for node, start, end in absent:
+            heappush(self._node_events, (max(start, self.now), 0, node))
+            heappush(self._node_events, (end, 1, node))
+        self._absent = {(max(start, self.now), node) for node, start, _ in absent}
+        self._recorder.absent(absent)
         self._next_failure()
 
     def run(self, progress: Progress = lambda share: None) -> Outcome:
@@ -124,6 +136,9 @@ class Simulation:
 
     def _arrive(self, unit: Unit) -> None:
         self._recorder.arrived(unit)
+        if not self.fleet.is_possible(unit):
+            self._recorder.impossible()
+            return
         self.waiting.put(unit)
         if unit.leaves_at is not None:
             heappush(self._leaving, (unit.leaves_at, unit.number, unit))
@@ -155,14 +170,17 @@ class Simulation:
         if repaired:
             self.fleet.repair(node)
             return
-        self._next_failure()
+        planned = (event[0], node) in self._absent
+        if not planned:
+            self._next_failure()
         if not self.fleet.inventory.nodes[node].ready:
             return
         for running in self.fleet.fail(node):
             self._count(running.unit, -1)
             self._recorder.interrupted(running, self.now, preempted=False)
             self.waiting.put(running.unit)
-        heappush(self._node_events, (self.now + self._scenario.repair_s, 1, node))
+        if not planned:
+            heappush(self._node_events, (self.now + self._scenario.repair_s, 1, node))
 
     # -- planning --------------------------------------------------------------------------
 
@@ -170,7 +188,7 @@ class Simulation:
         """Plan the whole queue if GPUs became free, else only the units that are new in it."""
         while self._freed or self._fresh:
             fresh, self._fresh = self._fresh, []
-            if self._freed:
+            if self._freed or not self._scenario.rules.backfill:
                 self._freed = False
                 self._refused.clear()
                 self._walk(self.waiting.walk(self.now))

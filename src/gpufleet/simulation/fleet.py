@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpufleet.placement import Allocation, CandidateNode, Demand, Fits, Inventory
+from gpufleet.placement.request import Request
 from gpufleet.placement.simulation.replay import POLICIES
 from gpufleet.placement.victims import Eviction, Victim, least_harmful
 from gpufleet.simulation.unit import Unit
@@ -35,6 +36,8 @@ class Fleet:
         """The number of the unit of each holder."""
         self.changed: set[str] = set()
         """Nodes whose holders have changed since somebody cleared this."""
+        self._nodes = nodes
+        self._possible: dict[tuple[Request, int], bool] = {}
         self._rng = rng if policy == "random" else None
         self._by_priority: dict[int, dict[int, None]] = {}
 
@@ -50,6 +53,14 @@ class Fleet:
             self._allocate(unit, member, fits)
             places.append(fits)
         return self._started(unit, places, now)
+
+    def is_possible(self, unit: Unit) -> bool:
+        """Return whether a unit would fit if nothing else ran."""
+        key = (unit.request, unit.members)
+        if key not in self._possible:
+            placed, _ = Inventory(self._nodes).take_alike(*key)
+            self._possible[key] = len(placed) == unit.members
+        return self._possible[key]
 
     def end(self, number: int) -> Running:
         """Free the GPUs of a unit."""

@@ -32,6 +32,8 @@ class Outcome:
     arrived: int = 0
     started: int = 0
     completed: int = 0
+    impossible: int = 0
+    """Units that would not fit on the empty fleet; they are left out."""
     gave_up: int = 0
     """Units that were deleted before they started."""
     preemptions: int = 0
@@ -40,6 +42,8 @@ class Outcome:
     lost_gpu_hours: float = 0.0
     """GPU hours of interrupted runs, which start again from the beginning."""
     allocated_gpu_hours: float = 0.0
+    absent_gpu_hours: float = 0.0
+    """GPU hours of nodes that were not there."""
     cost: float = 0.0
     """The price of the allocated GPU hours."""
     capacity_cost: float = 0.0
@@ -57,7 +61,7 @@ class Outcome:
     @property
     def allocation_percent(self) -> float:
         """Return the allocated share of all GPU hours."""
-        hours = self.gpus * (self.end - self.begin) / 3600
+        hours = self.gpus * (self.end - self.begin) / 3600 - self.absent_gpu_hours
         return 100.0 * self.allocated_gpu_hours / hours if hours else 0.0
 
     @property
@@ -80,6 +84,7 @@ class Outcome:
             "started": self.started,
             "completed": self.completed,
             "unstarted": sum(map(len, self.unstarted.values())),
+            "impossible": self.impossible,
             "gave_up": self.gave_up,
             "preemptions": self.preemptions,
             "failures": self.failures,

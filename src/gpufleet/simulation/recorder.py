@@ -53,9 +53,20 @@ class Recorder:
             )
             self._next += self._step
 
+    def absent(self, absences: Sequence[tuple[str, float, float]]) -> None:
+        """Count the GPU hours of nodes that are not there."""
+        for node, start, end in absences:
+            gpus = len(self._fleet.inventory.nodes[node].gpus)
+            seconds = max(min(end, self._end) - max(start, self._begin), 0.0)
+            self._outcome.absent_gpu_hours += gpus * seconds / 3600
+
     def arrived(self, unit: Unit) -> None:
         """Count an arrival."""
         self._outcome.arrived += 1
+
+    def impossible(self) -> None:
+        """Count a unit that no node could ever take."""
+        self._outcome.impossible += 1
 
     def gave_up(self, unit: Unit) -> None:
         """Count a unit that is deleted while it waits."""
