@@ -5,6 +5,7 @@ Every name that belongs to the other team contains `SECRET`.
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -50,10 +51,12 @@ from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
 from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.queue import queue_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.start_times import StartTimes
 from gpufleet.store import Store
 
 SECRET = "zzsecret"
@@ -254,6 +257,9 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
     async def claims() -> ClaimState:
         return ClaimState(_ledger(), has_claims=True)
 
+    starts = {
+        "prod": StartTimes(ClaimView(claims).ledger, partial(store.allocation_periods.overlapping, "prod"))
+    }
     return [
         *aggregation_routes(
             store,
@@ -270,7 +276,8 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
         *gpu_map_routes(clusters),
         *node_routes(clusters),
         *event_routes(clusters, stopped),
-        *claim_routes(clusters, {"prod": ClaimView(claims)}),
+        *claim_routes(clusters, {"prod": ClaimView(claims)}, starts),
+        *queue_routes(clusters, starts),
         *dashboard_routes(),
     ]
 

@@ -82,6 +82,8 @@ REQUESTS: dict[str, list[str]] = {
         "/api/claims/mine/mine-held/explain",
         f"/api/claims/{SECRET}/{SECRET}-wants/explain",
     ],
+    "/api/queue": ["/api/queue"],
+    "/api/queue/estimate": ["/api/queue/estimate?gpus=8"],
     f"{A}/clusters": [f"{A}/clusters"],
     f"{A}/namespaces": [f"{A}/namespaces"],
     f"{A}/dimension-keys": [f"{A}/dimension-keys?dimension_type=label"],

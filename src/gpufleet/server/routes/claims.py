@@ -16,6 +16,8 @@ from gpufleet.scheduler.state.claim_requests import gang_size
 from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
+from gpufleet.server.routes.queue import StartEstimate, estimate_row
+from gpufleet.server.start_times import StartTimes
 
 
 class ClaimParams(ClusterParams, rename="camel"):
@@ -112,9 +114,13 @@ class WhyWaiting(msgspec.Struct, rename="camel"):
     sentence: str
     reasons: dict[str, int]
     remedies: list[str]
+    estimate: StartEstimate | None = None
+    """When it is expected to start, if it waits for GPUs."""
 
 
-def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Route]:
+def claim_routes(
+    clusters: Clusters, views: Mapping[str, ClaimView], starts: Mapping[str, StartTimes]
+) -> list[Route]:
     """Return the routes; a cluster without a view has no claims and no leases."""
 
     def view_of(name: str) -> ClaimView | None:
@@ -158,7 +164,11 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
                 f"cluster {clusters.get(query.cluster).name} has no GpuClaims: it is not on Kubernetes"
             )
         why = await view.explain(namespace, name, namespaces)
-        return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
+        found = WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
+        if why.waiting and (times := starts.get(clusters.get(query.cluster).name)) is not None:
+            estimate = await times.of_claim(namespace, name)
+            found.estimate = estimate_row(estimate) if estimate is not None else None
+        return found
 
     return [list_claims, list_leases, explain_claim]
 

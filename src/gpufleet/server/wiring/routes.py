@@ -25,10 +25,12 @@ from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
 from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.queue import queue_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.start_times import StartTimes
 from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components
 from gpufleet.server.wiring.login import has_login
@@ -44,6 +46,10 @@ def add_routes(components: Components) -> None:
     components.workload_tokens = workload_tokens(components.settings)
     sources = components.kubernetes_sources.items()
     claim_views = {name: ClaimView(WatchedState(source).read) for name, source in sources}
+    start_times = {
+        name: StartTimes(view.ledger, partial(store.allocation_periods.overlapping, name))
+        for name, view in claim_views.items()
+    }
     currency = partial(currency_of, components.settings)
     metrics_answers: PreparedMetrics = {}
     map_answers: PreparedMaps = {}
@@ -73,7 +79,8 @@ def add_routes(components: Components) -> None:
         *gpu_map_routes(clusters, map_answers),
         *node_routes(clusters),
         *event_routes(clusters, components.lifecycle, queues=queues),
-        *claim_routes(clusters, claim_views),
+        *claim_routes(clusters, claim_views, start_times),
+        *queue_routes(clusters, start_times),
     ]
     components.routes += dashboard_routes()
     components.metrics.registry.register(FleetMetrics(clusters))
