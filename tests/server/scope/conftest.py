@@ -48,6 +48,7 @@ from gpufleet.server.routes.aggregation import aggregation_routes
 from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.forecast import forecast_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
 from gpufleet.server.routes.nodes import node_routes
@@ -278,6 +279,7 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
         *event_routes(clusters, stopped),
         *claim_routes(clusters, {"prod": ClaimView(claims)}, starts),
         *queue_routes(clusters, starts),
+        *forecast_routes(store, "prod"),
         *dashboard_routes(),
     ]
 

@@ -82,6 +82,7 @@ REQUESTS: dict[str, list[str]] = {
         "/api/claims/mine/mine-held/explain",
         f"/api/claims/{SECRET}/{SECRET}-wants/explain",
     ],
+    "/api/forecast": ["/api/forecast", "/api/forecast?by=namespace&budget=10"],
     "/api/queue": ["/api/queue"],
     "/api/queue/estimate": ["/api/queue/estimate?gpus=8"],
     f"{A}/clusters": [f"{A}/clusters"],

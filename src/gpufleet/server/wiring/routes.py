@@ -22,6 +22,7 @@ from gpufleet.server.routes.aggregation import aggregation_routes
 from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
+from gpufleet.server.routes.forecast import forecast_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
 from gpufleet.server.routes.nodes import node_routes
@@ -81,6 +82,7 @@ def add_routes(components: Components) -> None:
         *event_routes(clusters, components.lifecycle, queues=queues),
         *claim_routes(clusters, claim_views, start_times),
         *queue_routes(clusters, start_times),
+        *forecast_routes(store, clusters.default.name),
     ]
     components.routes += dashboard_routes()
     components.metrics.registry.register(FleetMetrics(clusters))
