@@ -30,8 +30,8 @@ class ForecastParams(ClusterParams, rename="camel"):
         Meta(description="One forecast, or one for each namespace or model."),
     ] = "all"
     budget: Annotated[
-        float | None, Meta(gt=0, description="GPU hours from now on; the answer says when they are used up.")
-    ] = None
+        float, Meta(ge=0, description="GPU hours from now on; the answer says when they are used up.")
+    ] = 0.0
 
 
 class ForecastPoint(msgspec.Struct):
@@ -120,7 +120,7 @@ def _group(
     if query.by != "namespace" and capacity:
         gpus = sum(period.gpus for period in capacity if query.by == "all" or period.model == name)
     over = exceeds(points, gpus) if gpus else (None, None)
-    used = spent(points, query.budget) if query.budget is not None else (None, None)
+    used = spent(points, query.budget) if query.budget else (None, None)
     return GroupForecast(
         name,
         [
