@@ -672,6 +672,60 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Units that wait for GPUs, in the order of the queue, and when each is expected to start */
+        get: operations["list_queue"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/queue/estimate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** When a unit with these GPUs would be expected to start if it arrived now */
+        get: operations["estimate_start"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Demand for GPUs in the next days, from the recorded allocations, with 90% intervals
+         * @description Demand counts from the creation of a pod to its end, so also while it waits.
+         */
+        get: operations["get_forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1549,6 +1603,65 @@ export interface components {
                 [key: string]: number;
             };
             remedies: string[];
+            /** @default null */
+            estimate: components["schemas"]["StartEstimate"] | null;
+        };
+        /**
+         * StartEstimate
+         * @description When a unit is expected to start, with a 90% interval; null where that is unknown.
+         */
+        StartEstimate: {
+            position: number;
+            waitsFor: string;
+            expectedStart: string | null;
+            earliestStart: string | null;
+            latestStart: string | null;
+        };
+        /**
+         * QueuePage
+         * @description The waiting units, in the order of the queue.
+         */
+        QueuePage: {
+            data: components["schemas"]["QueuedUnit"][];
+        };
+        /**
+         * QueuedUnit
+         * @description A pod or a gang that waits for GPUs.
+         */
+        QueuedUnit: {
+            namespace: string;
+            name: string;
+            estimate: components["schemas"]["StartEstimate"];
+        };
+        /**
+         * Forecast
+         * @description Forecasts, those with the most use first.
+         */
+        Forecast: {
+            data: components["schemas"]["GroupForecast"][];
+        };
+        /**
+         * GroupForecast
+         * @description The forecast of one group. It has no points if less than three days are known.
+         */
+        GroupForecast: {
+            name: string;
+            points: components["schemas"]["ForecastPoint"][];
+            capacity: number | null;
+            capacityExceeded: string | null;
+            capacityExceededEarliest: string | null;
+            budgetSpent: string | null;
+            budgetSpentEarliest: string | null;
+        };
+        /**
+         * ForecastPoint
+         * @description The GPUs that are wanted in an hour, with a 90% interval.
+         */
+        ForecastPoint: {
+            time: string;
+            expected: number;
+            low: number;
+            high: number;
         };
         ClustersError: {
             /** @description The HTTP status. */
@@ -4864,7 +4977,8 @@ export interface operations {
                      *         },
                      *         "remedies": [
                      *           "ask for 4 instead of 8 (then it fits on node-a)"
-                     *         ]
+                     *         ],
+                     *         "estimate": null
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
@@ -4898,6 +5012,238 @@ export interface operations {
             500: components["responses"]["ClustersError"];
             503: components["responses"]["ClustersError"];
             default: components["responses"]["ClustersError"];
+        };
+    };
+    list_queue: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "namespace": "team-a",
+                     *             "name": "team-a/train-0",
+                     *             "estimate": {
+                     *               "position": 3,
+                     *               "waitsFor": "8 free H100 GPUs; 2 ahead of it in the queue",
+                     *               "expectedStart": "2026-01-01T12:40:00Z",
+                     *               "earliestStart": "2026-01-01T12:05:00Z",
+                     *               "latestStart": "2026-01-01T14:30:00Z"
+                     *             }
+                     *           }
+                     *         ]
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["QueuePage"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    estimate_start: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description GPUs of each pod. */
+                gpus?: number;
+                /** @description Pods that start together. */
+                pods?: number;
+                /** @description The GPU model; any without it. */
+                model?: string;
+                priority?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "position": 3,
+                     *         "waitsFor": "8 free H100 GPUs; 2 ahead of it in the queue",
+                     *         "expectedStart": "2026-01-01T12:40:00Z",
+                     *         "earliestStart": "2026-01-01T12:05:00Z",
+                     *         "latestStart": "2026-01-01T14:30:00Z"
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["StartEstimate"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    get_forecast: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Days ahead. */
+                days?: number;
+                /** @description One forecast, or one for each namespace or model. */
+                by?: "all" | "model" | "namespace";
+                /** @description GPU hours from now on; the answer says when they are used up. */
+                budget?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "name": "H100",
+                     *             "points": [
+                     *               {
+                     *                 "time": "2026-01-01T12:00:00Z",
+                     *                 "expected": 812.5,
+                     *                 "low": 760,
+                     *                 "high": 871.2
+                     *               }
+                     *             ],
+                     *             "capacity": 1024,
+                     *             "capacityExceeded": null,
+                     *             "capacityExceededEarliest": "2026-01-04T15:00:00Z",
+                     *             "budgetSpent": null,
+                     *             "budgetSpentEarliest": null
+                     *           }
+                     *         ]
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["Forecast"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
         };
     };
 }
