@@ -55,7 +55,7 @@ check: $(VENV)/.dev ## Run the linters and type checkers
 e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests against a real control plane
 	@$(BIN)/pytest e2e -m "not whole_cluster" $(ARGS)
 
-e2e-cluster: $(VENV)/.dev ## Build the images and try both charts with them on a whole cluster (needs root, 5 minutes)
+e2e-cluster: $(VENV)/.dev ## Build the images and try both charts with them on a whole cluster (needs root, 3 minutes; more the first time)
 	@$(BIN)/pytest e2e/test_whole_cluster.py $(ARGS)
 
 e2e-load: $(VENV)/.dev ## Bind 2,000 claim pods on 1,000 nodes and compare with plain kube-scheduler

@@ -109,7 +109,7 @@ async def _measure() -> dict[str, float]:
         sorted(scheduler.ledger.nodes),
         [_pod(f"w{at:04d}", "one", at + 1000) for at in range(PODS)],
     )
-    _put(scheduler.on_pods, waiting)
+    _put(scheduler.watch_events.on_pods, waiting)
     filters: list[float] = []
     found: dict[str, float] = {}
     monitor = LoopMonitor()
@@ -157,26 +157,29 @@ def _fill(scheduler: Scheduler) -> None:
             metadata=ObjectMeta(name=name), spec=NodeGpusSpec(name), status=NodeGpus(devices, GPUS)
         )
         _put(
-            scheduler.on_nodes,
+            scheduler.watch_events.on_nodes,
             [Node(ObjectMeta(name=name), status=NodeStatusFields(allocatable=allocatable))],
         )
-        _put(scheduler.on_reports, [report])
-    _put(scheduler.on_claims, [_claim("one", 1)])
+        _put(scheduler.watch_events.on_reports, [report])
+    _put(scheduler.watch_events.on_claims, [_claim("one", 1)])
     for at in range(NODES * GPUS):
         node, gpu = f"node-{at // GPUS:03d}", at % GPUS
         pod = _pod(f"r{at:04d}", "one", 0, node=node, gpu=gpu)
         holder = {pod.metadata.uid: LeaseHolder("ns", pod.metadata.name, "one", 1000, (), "stamp")}
-        _put(scheduler.on_leases, [new_lease("default", node, gpu, holder, "", START)])
-        _put(scheduler.on_pods, [pod])
+        _put(scheduler.watch_events.on_leases, [new_lease("default", node, gpu, holder, "", START)])
+        _put(scheduler.watch_events.on_pods, [pod])
     for at in range(GANGS):
         name = f"gang-{at:02d}"
-        _put(scheduler.on_claims, [_claim(f"of-{name}", 4, gang=name)])
-        _put(scheduler.on_groups, [PodGroup(ObjectMeta(name=name, namespace="ns"), PodGroupSpec(MEMBERS))])
+        _put(scheduler.watch_events.on_claims, [_claim(f"of-{name}", 4, gang=name)])
+        _put(
+            scheduler.watch_events.on_groups,
+            [PodGroup(ObjectMeta(name=name, namespace="ns"), PodGroupSpec(MEMBERS))],
+        )
         priority = 100 if at % 2 else 0
         members = [
             _pod(f"{name}-{each}", f"of-{name}", 10 + at, priority=priority) for each in range(MEMBERS)
         ]
-        _put(scheduler.on_pods, members)
+        _put(scheduler.watch_events.on_pods, members)
 
 
 def _claim(name: str, count: int, gang: str = "") -> GpuClaim:
@@ -201,7 +204,7 @@ def _end(scheduler: Scheduler, at: int) -> None:
     name = f"r{NODES * GPUS - 1 - at * GPUS:04d}"
     pod = scheduler.ledger.pods[f"uid-{name}"]
     done = Pod(pod.metadata, pod.spec, PodStatus(phase="Succeeded"))
-    _put(scheduler.on_pods, [done])
+    _put(scheduler.watch_events.on_pods, [done])
     for node, gpus in dict(scheduler.ledger.leases_of(pod.metadata.uid)).items():
         for gpu in list(gpus):
             scheduler.ledger.drop_lease(f"gpu-{node}-{gpu}")

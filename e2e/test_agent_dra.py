@@ -14,8 +14,9 @@ from tests.shim.nvml import NvmlShim, build_shim, switched
 from e2e.cluster import Cluster, Component, RequestFailed
 from e2e.cluster.cluster import free_ports
 from e2e.cluster.rest import Rest, is_healthy
-from e2e.node import Access, Node, resource_claims
+from e2e.node import Node, resource_claims
 from e2e.node.pods import container, pod
+from e2e.node.workspace import ALL, RESTARTABLE, NodeWorkspace
 from e2e.system import Observations
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
@@ -31,8 +32,6 @@ KINDS = {
     "ValidatingAdmissionPolicyBinding",
     "DeviceClass",
 }
-ALL = frozenset(range(8))
-RESTARTABLE = "while [ ! -e /tmp/stop ]; do sleep 0.2; done"
 MEMORY_BUDGET_MIB = 80
 Json = dict[str, Any]
 
@@ -107,12 +106,11 @@ def agent(cluster: Cluster, real_node: Node, tmp_path_factory: pytest.TempPathFa
         cluster.api.delete(f"/api/v1/namespaces/{namespace}")
 
 
-class Workspace:
+class Workspace(NodeWorkspace):
     """Users with ResourceClaims in one namespace."""
 
     def __init__(self, cluster: Cluster, node: Node, namespace: str) -> None:
-        self.cluster, self.node, self.namespace = cluster, node, namespace
-        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        super().__init__(cluster, node, namespace)
         self.claims = f"{resource_claims.API}/namespaces/{namespace}"
 
     def create(self, name: str, count: int, selector: str = "") -> None:
@@ -134,33 +132,12 @@ class Workspace:
     def run(self, name: str, count: int, selector: str = "") -> frozenset[int]:
         """Create a pod, wait until it runs and return its GPUs as kube-scheduler allocated them."""
         self.create(name, count, selector)
-        self.cluster.wait_for(f"running pod {name}", lambda: self.restarts(name) == 0)
+        self.wait_running(name)
         claim = resource_claims.claim_of(self.cluster, self.namespace, name)
         found = self.cluster.api.get(f"{self.claims}/resourceclaims/{claim}")
         results = found["status"]["allocation"]["devices"]["results"]
         assert {(each["driver"], each["pool"]) for each in results} == {(DRIVER, self.node.name)}
         return frozenset(int(each["device"].removeprefix("gpu-")) for each in results)
-
-    def read(self, name: str) -> Json:
-        found: Json = self.cluster.api.get(f"{self.pods}/{name}")
-        return found
-
-    def restarts(self, name: str) -> int | None:
-        """Return how often the running container was restarted, or None if it does not run."""
-        for status in self.read(name)["status"].get("containerStatuses", ()):
-            if "running" in status["state"]:
-                return int(status["restartCount"])
-        return None
-
-    def restart_container(self, name: str) -> None:
-        self.cluster.kubectl("exec", name, "--namespace", self.namespace, "--", "touch", "/tmp/stop")
-        self.cluster.wait_for(f"restarted container of {name}", lambda: self.restarts(name) == 1)
-
-    def check(self, name: str, gpus: frozenset[int]) -> None:
-        """Check that the containers of a pod open exactly these GPUs."""
-        expected = Access(nodes=gpus, opens=gpus, denied=ALL - gpus)
-        assert self.node.access(self.namespace, name) == expected
-        assert Access.parse(self.node.logs(self.namespace, name, "fetch")) == expected
 
     def is_unschedulable(self, name: str) -> bool:
         conditions = self.read(name)["status"].get("conditions", ())
@@ -196,7 +173,7 @@ def test_a_pod_keeps_its_gpus_when_agent_kubelet_and_container_restart(
     agent.start()
     workspace.check("mine", gpus)
     workspace.node.restart_kubelet()
-    workspace.restart_container("mine")
+    workspace.restart("mine")
     workspace.check("mine", gpus)
     agent.process.kill()
     workspace.node.restart_kubelet()

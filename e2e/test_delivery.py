@@ -1,7 +1,6 @@
 """Test on a real node that a pod with a claim can open exactly its GPUs: webhook, extender, kubelet, vendor's runtime."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -10,13 +9,11 @@ from e2e.cluster import Cluster
 from e2e.node import Access, Node
 from e2e.node.configuration import VENDOR_RUNTIME
 from e2e.node.pods import container, pod
+from e2e.node.workspace import ALL, RESTARTABLE, NodeWorkspace
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 
 scheduler = test_scheduler.scheduler
 REPORTS = "/apis/gpu.scheduling/v1/gpunodestatuses"
-ALL = frozenset(range(8))
-RESTARTABLE = "while [ ! -e /tmp/stop ]; do sleep 0.2; done"
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +31,8 @@ def reported_node(cluster: Cluster, real_node: Node, scheduler: object) -> Itera
     cluster.api.delete(f"{classes}/{VENDOR_RUNTIME}")
 
 
-class Workspace:
+class Workspace(NodeWorkspace):
     """Acts as a user in one namespace."""
-
-    def __init__(self, cluster: Cluster, node: Node, namespace: str) -> None:
-        self.cluster, self.node, self.namespace = cluster, node, namespace
-        self.pods = f"/api/v1/namespaces/{namespace}/pods"
 
     def claim(self, name: str, count: int) -> None:
         body = {
@@ -60,51 +53,10 @@ class Workspace:
             schedulerName="gpu-scheduler",
         )
         self.cluster.api.create(self.pods, manifest)
-        self.cluster.wait_for(f"running pod {name}", lambda: self.restarts(name) == 0)
+        self.wait_running(name)
         node, _, ids = self.read(name)["metadata"]["annotations"][ALLOCATED].partition(":")
         assert node == self.node.name
         return frozenset(map(int, ids.split(",")))
-
-    def read(self, name: str) -> Json:
-        found: Json = self.cluster.api.get(f"{self.pods}/{name}")
-        return found
-
-    def restarts(self, name: str) -> int | None:
-        """Return how often the running main container was restarted, or None if it does not run."""
-        for status in self.read(name)["status"].get("containerStatuses", ()):
-            if "running" in status["state"]:
-                return int(status["restartCount"])
-        return None
-
-    def restart(self, name: str) -> None:
-        """End the main container and wait until the kubelet has started it again."""
-        self.exec(name, "touch", "/tmp/stop")
-        self.cluster.wait_for(f"restarted container of {name}", lambda: self.restarts(name) == 1)
-
-    def exec(self, name: str, *command: str) -> str:
-        return self.cluster.kubectl("exec", name, "--namespace", self.namespace, "--", *command)
-
-    def debug(self, name: str) -> Access:
-        """Add an ephemeral container that probes the GPUs, and return what it found."""
-        ephemeral = container("debugger", f"{self.node.probe}\nexec sleep 1000", resources={})
-        body = {"spec": {"ephemeralContainers": [ephemeral]}}
-        path = f"{self.pods}/{name}/ephemeralcontainers"
-        self.cluster.api.patch(path, body, "application/strategic-merge-patch+json")
-
-        def probed() -> str:
-            statuses = self.read(name)["status"].get("ephemeralContainerStatuses", ())
-            if not any("running" in each["state"] for each in statuses):
-                return ""
-            lines = self.node.logs(self.namespace, name, "debugger")
-            return lines if f" {max(ALL)}" in lines else ""
-
-        return Access.parse(self.cluster.wait_for("a probe by the ephemeral container", probed))
-
-    def init_access(self, name: str) -> Access:
-        return Access.parse(self.node.logs(self.namespace, name, "fetch"))
-
-    def access(self, name: str) -> Access:
-        return self.node.access(self.namespace, name)
 
 
 @pytest.fixture
@@ -125,10 +77,8 @@ def test_a_pod_opens_exactly_the_gpus_of_its_claim_and_none_of_its_neighbours(wo
     greedy = workspace.run("greedy", "three", {"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0"})
     assert (len(mine), len(greedy), mine & greedy) == (2, 3, frozenset())
     for name, gpus in (("mine", mine), ("greedy", greedy)):
-        expected = Access(nodes=gpus, opens=gpus, denied=ALL - gpus)
-        assert workspace.access(name) == expected
-        assert workspace.init_access(name) == expected
-        assert workspace.debug(name) == expected
+        workspace.check(name, gpus)
+        assert workspace.debug(name) == Access(nodes=gpus, opens=gpus, denied=ALL - gpus)
     uuids = ",".join(workspace.node.gpus[number].uuid for number in sorted(greedy))
     environment = dict(line.split("=", 1) for line in workspace.exec("greedy", "env").splitlines())
     assert environment["NVIDIA_VISIBLE_DEVICES"] == environment["CUDA_VISIBLE_DEVICES"] == uuids
@@ -140,14 +90,13 @@ def test_a_pod_keeps_its_gpus_when_the_kubelet_the_scheduler_or_its_container_re
 ) -> None:
     workspace.claim("two", 2)
     gpus = workspace.run("mine", "two")
-    expected = Access(nodes=gpus, opens=gpus, denied=ALL - gpus)
     workspace.node.restart_kubelet()
-    assert workspace.access("mine") == expected
+    workspace.check("mine", gpus)
     workspace.restart("mine")
-    assert workspace.access("mine") == expected
+    workspace.check("mine", gpus)
     scheduler.kill()
     scheduler.start()
     neighbour = workspace.run("neighbour", "two")
     assert neighbour & gpus == frozenset()
-    assert workspace.access("mine") == expected
-    assert workspace.access("neighbour").opens == neighbour
+    workspace.check("mine", gpus)
+    workspace.check("neighbour", neighbour)

@@ -16,6 +16,7 @@ from e2e.fakenodes import FakeNodes
 from e2e.node import Access, Node, resource_claims
 from e2e.node.configuration import VENDOR_RUNTIME
 from e2e.node.pods import container, pod
+from e2e.node.workspace import ALL, RESTARTABLE, NodeWorkspace
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_SIZE
 from gpufleet.kubernetes.resource_claims import DEVICE_CLASS
 
@@ -23,30 +24,28 @@ REPORTS = "/apis/gpu.scheduling/v1/gpunodestatuses"
 SLICES = f"{resource_claims.API}/resourceslices"
 CLASSES = f"{resource_claims.API}/deviceclasses"
 OTHER_CLASS = "gpus-of-others"
-ALL = frozenset(range(8))
-RESTARTABLE = "while [ ! -e /tmp/stop ]; do sleep 0.2; done"
 Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def scheduler(cluster: Cluster) -> Iterator[test_scheduler.Scheduler]:
     """Run gpufleet's scheduler in mode `dra`; kube-scheduler does not know it."""
-    cluster.kubectl("apply", "-f", str(test_scheduler.CRDS))
-    for crd in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
-    scheduler = test_scheduler.Scheduler(cluster, "--delivery", "dra")
-    scheduler.start()
-    yield scheduler
-    scheduler.stop()
-    cluster.kubectl("delete", "-f", str(test_scheduler.CRDS))
+    with test_scheduler.running_scheduler(cluster, "--delivery", "dra", extender=False) as scheduler:
+        yield scheduler
     cluster.api.delete(f"{CLASSES}/{DEVICE_CLASS}")
 
 
-def report(cluster: Cluster, node: str, uuids: list[str]) -> None:
-    """Report the GPUs of a node as its agent would."""
+def report(
+    cluster: Cluster, node: str, uuids: list[str], instances: dict[int, list[str]] | None = None
+) -> None:
+    """Report the GPUs of a node as its agent would, and the UUIDs of MIG instances by GPU."""
     body = {"metadata": {"name": node}, "spec": {"nodeName": node}}
     cluster.api.create(REPORTS, {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus", **body})
-    devices = [{"id": at, "uuid": uuid, "health": "Healthy"} for at, uuid in enumerate(uuids)]
+    devices: list[Json] = [{"id": at, "uuid": uuid, "health": "Healthy"} for at, uuid in enumerate(uuids)]
+    for gpu, parts in (instances or {}).items():
+        devices[gpu]["migInstances"] = [
+            {"id": at, "profile": "1g.10gb", "uuid": uuid} for at, uuid in enumerate(parts)
+        ]
     status = {"status": {"devices": devices, "total": len(devices), "free": len(devices)}}
     cluster.api.patch(f"{REPORTS}/{node}/status", status)
 
@@ -73,17 +72,16 @@ def dra_node(cluster: Cluster, real_node: Node, scheduler: object) -> Iterator[N
     driver.kill()
 
 
-class Workspace:
+class Workspace(NodeWorkspace):
     """Acts as a user in one namespace."""
 
     def __init__(self, cluster: Cluster, node: Node, namespace: str) -> None:
-        self.cluster, self.node, self.namespace = cluster, node, namespace
-        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        super().__init__(cluster, node, namespace)
         self.gpu_claims = f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims"
         self.resource_claims = f"{resource_claims.API}/namespaces/{namespace}/resourceclaims"
 
-    def claim(self, name: str, count: int, gang: int = 0) -> None:
-        spec: Json = {"devices": {"count": count}, **({"gangRef": name} if gang else {})}
+    def claim(self, name: str, count: int, gang: int = 0, **devices: Any) -> None:
+        spec: Json = {"devices": {"count": count, **devices}, **({"gangRef": name} if gang else {})}
         meta = {"name": name, "annotations": {GANG_SIZE: str(gang)} if gang else {}}
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": meta, "spec": spec}
         self.cluster.api.create(self.gpu_claims, body)
@@ -106,41 +104,17 @@ class Workspace:
         self.wait_running(name)
         return self.devices(name)
 
-    def wait_running(self, name: str) -> None:
-        self.cluster.wait_for(f"running pod {name}", lambda: self.restarts(name) is not None, timeout=90)
-
-    def read(self, name: str) -> Json:
-        found: Json = self.cluster.api.get(f"{self.pods}/{name}")
-        return found
-
     def devices(self, pod: str) -> frozenset[int]:
-        """Return the devices that are allocated to a pod."""
-        statuses = self.read(pod)["status"].get("resourceClaimStatuses", ())
-        numbers: set[int] = set()
-        for each in statuses:
+        """Return the numbers of the devices that are allocated to a pod."""
+        return frozenset(int(each["device"].removeprefix("gpu-")) for each in self.results(pod))
+
+    def results(self, pod: str) -> list[Json]:
+        """Return the devices that are allocated to a pod, as the API server stores them."""
+        results: list[Json] = []
+        for each in self.read(pod)["status"].get("resourceClaimStatuses", ()):
             found = self.cluster.api.get(f"{self.resource_claims}/{each['resourceClaimName']}")
-            results = found.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
-            numbers |= {int(result["device"].removeprefix("gpu-")) for result in results}
-        return frozenset(numbers)
-
-    def restarts(self, name: str) -> int | None:
-        for status in self.read(name)["status"].get("containerStatuses", ()):
-            if "running" in status["state"]:
-                return int(status["restartCount"])
-        return None
-
-    def restart(self, name: str) -> None:
-        self.exec(name, "touch", "/tmp/stop")
-        self.cluster.wait_for(f"restarted container of {name}", lambda: self.restarts(name) == 1)
-
-    def exec(self, name: str, *command: str) -> str:
-        return self.cluster.kubectl("exec", name, "--namespace", self.namespace, "--", *command)
-
-    def check_access(self, name: str, gpus: frozenset[int]) -> None:
-        """Check that containers and init containers open these GPUs and no others."""
-        expected = Access(nodes=gpus, opens=gpus, denied=ALL - gpus)
-        assert self.node.access(self.namespace, name) == expected
-        assert Access.parse(self.node.logs(self.namespace, name, "fetch")) == expected
+            results += found.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        return results
 
     def message(self, claim: str) -> str:
         return str(self.cluster.api.get(f"{self.gpu_claims}/{claim}").get("status", {}).get("message", ""))
@@ -187,8 +161,10 @@ def test_a_pod_opens_exactly_its_devices_also_after_restarts(
     greedy = workspace.run("greedy", "three", container(env={"NVIDIA_VISIBLE_DEVICES": "all"}))
     assert (len(mine), len(greedy), mine & greedy) == (2, 3, frozenset())
     assert workspace.read("mine")["spec"]["schedulerName"] == "default-scheduler"
-    workspace.check_access("mine", mine)
-    workspace.check_access("greedy", greedy)
+    workspace.check("mine", mine)
+    workspace.check("greedy", greedy)
+    # Kubernetes gives ephemeral containers no ResourceClaim.
+    assert workspace.debug("greedy") == Access(nodes=frozenset(), opens=frozenset(), denied=ALL)
     workspace.wait_message("two", "Successfully allocated")
     ids = ",".join(map(str, sorted(mine)))
     workspace.cluster.wait_for(
@@ -199,15 +175,15 @@ def test_a_pod_opens_exactly_its_devices_also_after_restarts(
         ),
     )
     workspace.node.restart_kubelet()
-    workspace.check_access("mine", mine)
+    workspace.check("mine", mine)
     workspace.restart("mine")
-    workspace.check_access("mine", mine)
+    workspace.check("mine", mine)
     scheduler.kill()
     scheduler.start()
     neighbour = workspace.run("neighbour", "two")
     assert neighbour & (mine | greedy) == frozenset()
-    workspace.check_access("mine", mine)
-    workspace.check_access("neighbour", neighbour)
+    workspace.check("mine", mine)
+    workspace.check("neighbour", neighbour)
     uid = workspace.read("mine")["metadata"]["uid"]
     workspace.delete("mine")
     again = workspace.run("again", "two")
@@ -272,14 +248,9 @@ def test_an_allocation_that_kube_scheduler_can_not_follow_is_cleared(
     assert workspace.run("other", "eight") == ALL
     # Another node with GPUs appears: the pod is planned there.
     fake_nodes.add("roomy", capacity={"cpu": "100"})
-    devices = [
-        {"name": f"gpu-{at}", "attributes": {"uuid": {"string": f"GPU-{at}"}, "index": {"int": at}}}
-        for at in range(8)
-    ]
-    pool = {"name": "roomy", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": resource_claims.DRIVER, "nodeName": "roomy", "pool": pool, "devices": devices}
-    workspace.cluster.api.create(SLICES, {"metadata": {"name": "roomy"}, "spec": spec})
-    report(workspace.cluster, "roomy", [f"GPU-{at}" for at in range(8)])
+    uuids = {at: f"GPU-{at}" for at in range(8)}
+    workspace.cluster.api.create(SLICES, resource_claims.resource_slice("roomy", uuids))
+    report(workspace.cluster, "roomy", list(uuids.values()))
     try:
         workspace.cluster.wait_for(
             "the pod on the other node",
@@ -289,7 +260,7 @@ def test_an_allocation_that_kube_scheduler_can_not_follow_is_cleared(
     finally:
         workspace.delete("stuck")
         workspace.cluster.api.delete(f"{REPORTS}/roomy")
-        workspace.cluster.api.delete(f"{SLICES}/roomy")
+        resource_claims.unpublish(workspace.cluster, "roomy")
 
 
 def test_a_gpu_that_is_allocated_twice_is_reported_at_once(workspace: Workspace) -> None:
@@ -311,3 +282,53 @@ def test_a_gpu_that_is_allocated_twice_is_reported_at_once(workspace: Workspace)
         timeout=60,
     )
     workspace.cluster.api.delete(f"{workspace.resource_claims}/intruder")
+
+
+def test_mig_instances_and_shares_are_allocated_as_the_api_server_and_kube_scheduler_accept_them(
+    workspace: Workspace, fake_nodes: FakeNodes
+) -> None:
+    """A fake node has a GPU with two MIG instances, one that can be shared by capacity, and one that can not."""
+    cluster, node, driver = workspace.cluster, "parts", resource_claims.DRIVER
+    fake_nodes.add(node, capacity={"cpu": "100"})
+    body = resource_claims.resource_slice(node, {1: "GPU-p1"}, multiple=True)
+    body["spec"]["devices"] += [
+        *resource_claims.resource_slice(node, {2: "GPU-p2"})["spec"]["devices"],
+        *(
+            {
+                "name": f"gpu-0-mig-1g10gb-19-{at}",
+                "attributes": {
+                    "uuid": {"string": f"MIG-p{at}"},
+                    "parentUUID": {"string": "GPU-p0"},
+                    "profile": {"string": "1g.10gb"},
+                    "type": {"string": "mig"},
+                },
+                "capacity": {"memory": {"value": "9984Mi"}},
+            }
+            for at in range(2)
+        ),
+    ]
+    cluster.api.create(SLICES, body)
+    report(cluster, node, ["GPU-p0", "GPU-p1", "GPU-p2"], {0: ["MIG-p0", "MIG-p1"]})
+    workspace.claim("mig", 1, exclusivity="MIG", migProfile="1g.10gb")
+    workspace.claim("half", 1, exclusivity="Shared", share=0.5)
+    names = [*(f"mig-{at}" for at in range(2)), *(f"half-{at}" for at in range(4))]
+    try:
+        for name in names:
+            workspace.create(name, name.partition("-")[0], nodeSelector={"kubernetes.io/hostname": node})
+        for name in names:
+            workspace.wait_running(name)
+        found = {name: workspace.results(name) for name in names}
+        common = {"request": "gpus", "driver": driver, "pool": node}
+        instances = [each for at in range(2) for each in found[f"mig-{at}"]]
+        assert sorted(instances, key=lambda each: str(each["device"])) == [
+            {**common, "device": f"gpu-0-mig-1g10gb-19-{at}"} for at in range(2)
+        ]
+        halves = [each for at in range(4) for each in found[f"half-{at}"]]
+        assert sorted(each["device"] for each in halves) == ["gpu-1", "gpu-1", "gpu-2", "gpu-2"]
+        shares = {each["shareID"]: each["consumedCapacity"] for each in halves if each["device"] == "gpu-1"}
+        assert list(shares.values()) == [{"memory": str(40 << 30)}] * 2
+        assert [each for each in halves if each["device"] == "gpu-2"] == [{**common, "device": "gpu-2"}] * 2
+    finally:
+        workspace.delete(*names)
+        cluster.api.delete(f"{REPORTS}/{node}")
+        resource_claims.unpublish(cluster, node)

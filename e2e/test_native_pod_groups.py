@@ -8,7 +8,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
 from e2e.test_queue_order import Gangs
-from e2e.test_scheduler import CRDS, Scheduler, configuration
+from e2e.test_scheduler import Scheduler, running_scheduler
 
 VERSION = "scheduling.k8s.io/v1alpha2"
 
@@ -16,18 +16,8 @@ VERSION = "scheduling.k8s.io/v1alpha2"
 @pytest.fixture(scope="module")
 def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
     """Run the scheduler on a cluster with native PodGroups and without those of scheduling.x-k8s.io."""
-    cluster.kubectl("apply", "-f", str(CRDS))
-    for crd in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
-    with cluster.feature_gates(["GenericWorkload"], [VERSION]):
-        scheduler = Scheduler(cluster)
-        scheduler.start()
-        try:
-            with cluster.scheduling(configuration(scheduler)):
-                yield scheduler
-        finally:
-            scheduler.stop()
-    cluster.kubectl("delete", "-f", str(CRDS))
+    with cluster.feature_gates(["GenericWorkload"], [VERSION]), running_scheduler(cluster) as scheduler:
+        yield scheduler
 
 
 class NativeGangs(Gangs):

@@ -10,24 +10,15 @@ from tests.scheduler.stage import device
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
 from e2e.fakenodes.pods import STARTS_AFTER
-from e2e.test_scheduler import CRDS, Scheduler, Workspace, configuration
+from e2e.test_scheduler import Scheduler, Workspace, running_scheduler
 
 PLUGIN = "nvidia.com/gpu"
 
 
 @pytest.fixture(scope="module")
 def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
-    cluster.kubectl("apply", "-f", str(CRDS))
-    for crd in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
-    scheduler = Scheduler(cluster)
-    scheduler.start()
-    try:
-        with cluster.scheduling(configuration(scheduler)):
-            yield scheduler
-    finally:
-        scheduler.stop()
-        cluster.kubectl("delete", "-f", str(CRDS))
+    with running_scheduler(cluster) as scheduler:
+        yield scheduler
 
 
 class Mixed(Workspace):

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.scheduler.stage import POD_GROUPS_CRD, device
+from tests.scheduler.stage import device
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
 from e2e.system.users import pod
-from e2e.test_scheduler import CRDS, Scheduler, Workspace, configuration
+from e2e.test_scheduler import Scheduler, Workspace, running_scheduler
 from gpufleet.kubernetes.annotations import GANG_GATE
 
 GATE = {"name": GANG_GATE}
@@ -19,23 +19,8 @@ GATE = {"name": GANG_GATE}
 
 @pytest.fixture(scope="module")
 def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
-    cluster.kubectl("apply", "-f", str(CRDS))
-    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(POD_GROUPS_CRD))
-    for crd in (
-        "gpuclaims.gpu.scheduling",
-        "gpunodestatuses.gpu.scheduling",
-        "podgroups.scheduling.x-k8s.io",
-    ):
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
-    scheduler = Scheduler(cluster, "--scheduler-gang-grace", "3s")
-    scheduler.start()
-    try:
-        with cluster.scheduling(configuration(scheduler)):
-            yield scheduler
-    finally:
-        scheduler.stop()
-        cluster.kubectl("delete", "-f", str(CRDS))
-        cluster.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io")
+    with running_scheduler(cluster, "--scheduler-gang-grace", "3s", pod_groups=True) as scheduler:
+        yield scheduler
 
 
 class Gangs(Workspace):

@@ -105,25 +105,34 @@ def configuration(scheduler: Scheduler) -> dict[str, Any]:
     return {key: document[key] for key in ("profiles", "extenders", "percentageOfNodesToScore")}
 
 
-@pytest.fixture(scope="module")
-def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
+@contextlib.contextmanager
+def running_scheduler(
+    cluster: Cluster, *flags: str, pod_groups: bool = False, extender: bool = True
+) -> Iterator[Scheduler]:
+    """Install the CRDs and run the scheduler; with `extender`, kube-scheduler asks it."""
+    crds = ["gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"]
     cluster.kubectl("apply", "-f", str(CRDS))
-    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(POD_GROUPS_CRD))
-    for crd in (
-        "gpuclaims.gpu.scheduling",
-        "gpunodestatuses.gpu.scheduling",
-        "podgroups.scheduling.x-k8s.io",
-    ):
+    if pod_groups:
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(POD_GROUPS_CRD))
+        crds.append("podgroups.scheduling.x-k8s.io")
+    for crd in crds:
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
-    scheduler = Scheduler(cluster)
+    scheduler = Scheduler(cluster, *flags)
     scheduler.start()
     try:
-        with cluster.scheduling(configuration(scheduler)):
+        with cluster.scheduling(configuration(scheduler)) if extender else contextlib.nullcontext():
             yield scheduler
     finally:
         scheduler.stop()
         cluster.kubectl("delete", "-f", str(CRDS))
-        cluster.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io")
+        if pod_groups:
+            cluster.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io")
+
+
+@pytest.fixture(scope="module")
+def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
+    with running_scheduler(cluster, pod_groups=True) as scheduler:
+        yield scheduler
 
 
 class Workspace(Users):

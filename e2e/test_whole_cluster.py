@@ -142,9 +142,8 @@ def test_a_claim_gets_its_gpus_on_a_cluster_with_both_charts(
             "GPUs, allocated, in the overview", f"{overview['totalGpus']}, {overview['allocatedGpus']}"
         )
 
-        for name in ("train", "other"):
-            cluster.kubectl("delete", "pod", name, namespace=USERS)
-        cluster.wait_for("free leases", lambda: not _leases(machine), timeout=60)
+        cluster.kubectl("delete", "pod", "other", namespace=USERS)
+        cluster.wait_for("free leases", lambda: len(_leases(machine)) == 2, timeout=60)
         _check_pods(machine)
 
         began = time.monotonic()
@@ -153,9 +152,13 @@ def test_a_claim_gets_its_gpus_on_a_cluster_with_both_charts(
         _rolled_out(machine)
         observations.add("helm upgrade until all pods are ready", f"{time.monotonic() - began:.0f} s")
         _pod(machine, "again", "two")
-        gpus = _running(machine, "again")
-        assert machine.node.access(USERS, "again").opens == gpus
-        cluster.kubectl("delete", "pod", "again", namespace=USERS)
+        neighbours = _running(machine, "again")
+        assert machine.node.access(USERS, "again").opens == neighbours
+        # Every process of the charts was replaced under the first pod.
+        assert machine.node.access(USERS, "train") == access
+        assert not neighbours & gpus
+        for name in ("train", "again"):
+            cluster.kubectl("delete", "pod", name, namespace=USERS)
         cluster.wait_for("free leases", lambda: not _leases(machine), timeout=60)
         _check_pods(machine)
 

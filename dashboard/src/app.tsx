@@ -1,5 +1,5 @@
 // The application shell: navigation, cluster, theme, connection state.
-import { useEffect } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { live, useLive } from "./api/events";
 import type { ClusterNames, Health } from "./api/types";
 import icon from "./icon.svg";
@@ -7,15 +7,19 @@ import { Account, LimitedView, Login } from "./login";
 import { NodePage } from "./pages/node";
 import { NodesPage } from "./pages/nodes";
 import { OverviewPage } from "./pages/overview";
+import { Palette } from "./pages/palette";
 import { SchedulingPage } from "./pages/scheduling";
 import { UsagePage } from "./pages/usage";
 import { WorkloadPage } from "./pages/workload";
 import { WorkloadsPage } from "./pages/workloads";
 import { useResource } from "./state/resource";
 import { hrefOf, link, useRoute, type Route } from "./state/route";
+import { useScrollMemory } from "./state/scroll";
 import { session, useSession } from "./state/session";
 import { Icon, type IconName } from "./ui/icons";
 import { Empty, Select } from "./ui/components";
+import { Shortcuts } from "./ui/shortcuts";
+import { useTitle } from "./ui/title";
 
 const PAGES: [string, string, IconName][] = [
   ["", "Overview", "overview"],
@@ -30,15 +34,20 @@ export function App() {
   const route = useRoute();
   const cluster = route.query["cluster"] ?? "";
   useEffect(() => live.follow(cluster), [cluster]);
-  useKeys();
-  useTitle(route);
+  const [opened, setOpened] = useState<Opened>(null);
+  useKeys(setOpened);
+  useScrollMemory();
+  const [place = "", name] = route.path;
+  useTitle(name ?? PAGES.find(([path]) => path === place)?.[1] ?? "");
   if (loginReason !== null) return <Login reason={loginReason} />;
   return (
     <div class="shell">
       <a class="skip" href="#main" onClick={skip}>
         Skip to content
       </a>
-      <Sidebar route={route} />
+      <Sidebar route={route} onSearch={() => setOpened("palette")} />
+      {opened === "palette" && <Palette pages={destinations()} onClose={() => setOpened(null)} />}
+      {opened === "shortcuts" && <Shortcuts onClose={() => setOpened(null)} />}
       <main class="main" id="main" tabIndex={-1}>
         <Banners />
         <LimitedView />
@@ -46,6 +55,18 @@ export function App() {
       </main>
     </div>
   );
+}
+
+type Opened = "palette" | "shortcuts" | null;
+
+function destinations() {
+  return PAGES.map(([path, name, icon]) => ({
+    key: `page ${path}`,
+    icon,
+    name,
+    note: "page",
+    href: link(path ? [path] : []),
+  }));
 }
 
 function skip(event: Event): void {
@@ -78,7 +99,7 @@ function Page(props: { route: Route }) {
   );
 }
 
-function Sidebar(props: { route: Route }) {
+function Sidebar(props: { route: Route; onSearch: () => void }) {
   const { theme, zone } = useSession();
   const place = props.route.path[0] ?? "";
   return (
@@ -87,6 +108,9 @@ function Sidebar(props: { route: Route }) {
         <img src={icon} alt="" /> gpufleet
       </a>
       <ClusterSwitch route={props.route} />
+      <button class="button ghost side-search" onClick={props.onSearch}>
+        <Icon name="search" /> Search <kbd aria-hidden="true">Ctrl K</kbd>
+      </button>
       <nav aria-label="Pages">
         <ul>
           {PAGES.map(([path, words, name]) => (
@@ -186,11 +210,16 @@ const WORDS: Record<string, string> = {
   oidc: "The identity provider",
 };
 
-/** Keyboard shortcuts: `/` focuses the search field, `g` and a letter open a page. */
-function useKeys(): void {
+/** Keyboard shortcuts; `?` lists them. */
+function useKeys(open: (opened: Opened) => void): void {
   useEffect(() => {
     let gone = 0;
     const press = (event: KeyboardEvent) => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        open("palette");
+        return;
+      }
       const target = event.target as HTMLElement;
       if (
         event.ctrlKey ||
@@ -199,7 +228,8 @@ function useKeys(): void {
         /^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)
       )
         return;
-      if (event.key === "/") {
+      if (event.key === "?") open("shortcuts");
+      else if (event.key === "/") {
         const field = document.querySelector<HTMLInputElement>("[data-find]");
         if (field) {
           event.preventDefault();
@@ -214,12 +244,4 @@ function useKeys(): void {
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, []);
-}
-
-function useTitle(route: Route): void {
-  const [place = "", name] = route.path;
-  const words = PAGES.find(([path]) => path === place)?.[1] ?? "gpufleet";
-  useEffect(() => {
-    document.title = `${name ?? words} · gpufleet`;
-  }, [name, words]);
 }

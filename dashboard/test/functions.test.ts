@@ -1,6 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { splitEvents } from "../src/api/sse";
-import { align, alone, stack } from "../src/charts/align";
+import { align, alone, nearest, stack, statisticsOf } from "../src/charts/align";
+import { teamColours } from "../src/charts/colours";
+import { heldShare, occupancyRows } from "../src/charts/occupancy";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import type { Report, ReportRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
@@ -9,9 +11,19 @@ import { allocatedRows, coverageText, stackedLines } from "../src/pages/report";
 import { durationLabel, gpusOf, modelsOf } from "../src/pages/request";
 import { byFree, fittingNodes, capacityOf } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
+import { rangeOf } from "../src/state/range";
 import { hrefOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
-import { limitText, moment, short, shortModel, span } from "../src/ui/format";
+import {
+  distinctLabels,
+  fieldTime,
+  limitText,
+  moment,
+  parseFieldTime,
+  short,
+  shortModel,
+  span,
+} from "../src/ui/format";
 
 describe("the map", () => {
   test("finds every GPU at its position", () => {
@@ -312,4 +324,109 @@ test("a limit names the first namespaces and counts the others", () => {
   expect(limitText(["a"])).toBe("Limited to namespace a");
   expect(limitText(["a", "b"])).toBe("Limited to namespaces a, b");
   expect(limitText(["a", "b", "c"], 2)).toBe("Limited to namespaces a, b and 1 more");
+});
+
+describe("the time range", () => {
+  const now = Date.UTC(2026, 10, 16, 12);
+  const seconds = now / 1000;
+
+  test("is an hour until now unless the URL names another", () => {
+    expect(rangeOf({}, now)).toEqual({ start: seconds - 3600, end: seconds, step: 15 });
+    expect(rangeOf({ span: "nonsense" }, now)).toEqual(rangeOf({}, now));
+    expect(rangeOf({ from: "9", to: "3" }, now)).toEqual(rangeOf({}, now));
+  });
+
+  test("is the whole run of a workload, or any part of the time", () => {
+    const run = { start: seconds - 7200, end: seconds - 600 };
+    const { start, end, step } = rangeOf({ span: "run" }, now, run);
+    expect(start).toBeLessThanOrEqual(run.start);
+    expect(end).toBeGreaterThanOrEqual(run.end);
+    expect(end - start).toBeLessThan(run.end - run.start + 2 * step);
+    expect(rangeOf({ from: "1000", to: "4600", span: "7d" }, now)).toEqual({
+      start: 1000,
+      end: 4600,
+      step: 15,
+    });
+  });
+});
+
+test("a line has a gap where points are missing", () => {
+  const minute = 60_000;
+  const points = [0, 1, 2, 9, 10].map((at) => [at, at * minute] as const);
+  const { times, values } = align([{ name: "a", points }], 60);
+  expect(times).toEqual([0, 60, 120, 180, 540, 600]);
+  expect(values[0]).toEqual([0, 1, 2, null, 9, 10]);
+  expect(statisticsOf(values[0] ?? [])).toEqual({ last: 10, mean: 4.4, max: 10 });
+});
+
+test("the readout shows the point next to the cursor and none that is far away", () => {
+  expect(nearest([0, 60, 120], 70, 90)).toBe(1);
+  expect(nearest([0, 60, 120], 400, 90)).toBeNull();
+});
+
+test("labels of an axis differ", () => {
+  expect(distinctLabels([2.01, 2.015, 2.02], short)).toEqual(["2.010", "2.015", "2.020"]);
+  expect(distinctLabels([0, 20_000], short)).toEqual(["0", "20k"]);
+});
+
+test("a date and time field shows a time in its zone and gives it back", () => {
+  const at = Date.UTC(2026, 10, 16, 9, 30);
+  expect(fieldTime(at, "UTC")).toBe("2026-11-16T09:30");
+  expect(parseFieldTime(fieldTime(at, "UTC"), "UTC")).toBe(at);
+  expect(parseFieldTime(fieldTime(at, "local"), "local")).toBe(at);
+  expect(parseFieldTime("", "UTC")).toBeNaN();
+});
+
+describe("occupancy", () => {
+  const period = (podName: string, gpus: number[], start: number, end: number, share = 1) => ({
+    namespace: "team",
+    podName,
+    workloadUid: podName,
+    workloadKind: "Job",
+    workloadName: podName,
+    gpus,
+    gpuCount: gpus.length || 1,
+    share,
+    start,
+    end,
+  });
+
+  test("has a row for each GPU, and what lasts ends now", () => {
+    const occupancy = {
+      gpus: [0, 1],
+      periods: [period("a", [0], 100, 150), period("b", [0, 1], 150, 0), period("c", [], 0, 110)],
+      truncated: false,
+    };
+    const rows = occupancyRows(occupancy, 100, 200, 175);
+    expect(rows.map((row) => [row.name, row.bars.map((bar) => [bar.left, bar.width])])).toEqual([
+      [
+        "GPU 0",
+        [
+          [0, 0.5],
+          [0.5, 0.25],
+        ],
+      ],
+      ["GPU 1", [[0.5, 0.25]]],
+      ["Unknown GPU", [[0, 0.1]]],
+    ]);
+    expect(heldShare(occupancy, 100, 200, 175)).toBeCloseTo((50 + 50 + 10) / 150);
+  });
+
+  test("draws pods that share a GPU one below the other", () => {
+    const periods = [period("a", [0], 0, 100, 0.5), period("b", [0], 50, 100, 0.5)];
+    const [row] = occupancyRows({ gpus: [0], periods, truncated: false }, 0, 100, 100);
+    expect(row?.bars.map((bar) => [bar.top, bar.height])).toEqual([
+      [0, 0.5],
+      [0.5, 0.5],
+    ]);
+  });
+});
+
+test("a team keeps its colour, and a few teams have different ones", () => {
+  const names = ["research", "vision", "speech", "nlp", "robotics", "platform"];
+  const all = teamColours(names);
+  expect(new Set(all.values()).size).toBe(names.length);
+  expect(teamColours(["research"]).get("research")).toBe(
+    teamColours(["research", ""]).get("research"),
+  );
 });

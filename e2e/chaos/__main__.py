@@ -2,9 +2,10 @@
 
 make chaos
 CHAOS_SECONDS=90 make chaos ARGS="--seed 7"
+make chaos ARGS="--delivery dra"
 
 The run passes if no GPU was ever held twice (by the API server's audit log), no lease is left over, no hour is missing
-or wrong, no acknowledged write is lost, and everything is ready within a minute. Prints the faults and results and
+or wrong, all views count the same GPUs, no acknowledged write is lost, and everything is ready within a minute. Prints the faults and results and
 writes them to `.gpufleet/chaos.json`.
 """
 
@@ -25,6 +26,7 @@ from e2e.chaos.faults import Chaos, Proxies
 from e2e.chaos.load import Load
 from e2e.cluster import Cluster, Unavailable, binaries
 from e2e.fakenodes import FakeNodes
+from e2e.node import resource_claims
 from e2e.system import System, Users
 
 RESULT = Path(".gpufleet") / "chaos.json"
@@ -42,6 +44,12 @@ def main() -> int:
         default=float(os.environ.get("CHAOS_SECONDS", "600")),
         help="duration (default %(default)s)",
     )
+    parser.add_argument(
+        "--delivery",
+        choices=("extender", "dra"),
+        default="extender",
+        help="how pods get their GPUs (default %(default)s)",
+    )
     arguments = parser.parse_args()
     seed = secrets.randbelow(10_000) if arguments.seed is None else arguments.seed
     try:
@@ -51,7 +59,7 @@ def main() -> int:
         return 1
     with Cluster(programs) as cluster, FakeNodes(cluster.admin) as nodes:
         try:
-            lines = run(cluster, nodes, arguments.seconds, seed)
+            lines = run(cluster, nodes, arguments.seconds, seed, arguments.delivery)
         finally:
             shutil.rmtree(KEPT_LOGS, ignore_errors=True)
             shutil.copytree(cluster.logs, KEPT_LOGS)
@@ -63,16 +71,21 @@ def main() -> int:
     return 0 if passed else 1
 
 
-def run(cluster: Cluster, nodes: FakeNodes, seconds: float, seed: int) -> list[dict[str, object]]:
+def run(
+    cluster: Cluster, nodes: FakeNodes, seconds: float, seed: int, delivery: str
+) -> list[dict[str, object]]:
     """Do one run and return a line for each fault and check; lines are printed immediately."""
-    _print_step(f"{seconds:g} s of chaos, seed {seed}")
+    _print_step(f"{seconds:g} s of chaos in mode {delivery}, seed {seed}")
     names = nodes.add(*NODES, "node-cpu")
-    system = System(cluster, nodes, {name: switched(8) for name in NODES}, scheduler_values=VALUES)
+    values = {**VALUES, "delivery": delivery}
+    system = System(cluster, nodes, {name: switched(8) for name in NODES}, scheduler_values=values)
     proxies = Proxies(int(urlsplit(cluster.url).port or 443))
     system.processes.identity_of = proxies.identity_of
     try:
         with system:
             cluster.create_namespace("users")
+            if delivery == "dra":
+                resource_claims.publish_reported(cluster, *NODES, multiple=True)
             users = Users(cluster, nodes, "users")
             load, chaos = Load(system, users, seed), Chaos(system, proxies, seed)
             checks = Checks(system, users, load, chaos, cluster.audit_size())

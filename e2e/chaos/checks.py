@@ -10,6 +10,7 @@ import httpx
 from e2e.chaos import audit
 from e2e.chaos.faults import COMPONENTS, Chaos
 from e2e.chaos.load import CLAIMS, Load
+from e2e.node import resource_claims
 from e2e.system import System, Users
 from gpufleet.kubernetes.annotations import CLAIM
 
@@ -49,7 +50,8 @@ class Checks:
         self._check("no pod waits while a GPU is free", self._no_pod_waits)
         self._check("no acknowledged training number is lost", self._numbers)
         self._check("no hour is missing or wrong", self._hours)
-        self._check("no lease is left over", self._leases)
+        self._check("all views count the same GPUs", self._counts)
+        self._check("no lease or allocation is left over", self._leases)
         self._check("no GPU was ever held twice", self._audit)
         return self._lines
 
@@ -70,7 +72,7 @@ class Checks:
     def _ready(self, repaired: float) -> str:
         cluster = self.system.cluster
         left = READY_WITHIN - (time.monotonic() - repaired)
-        for each in (cluster.etcd, cluster.apiserver, self.system.prometheus.process):
+        for each in (cluster.etcd, *self.chaos.others().values()):
             each.wait(left)
         for component in COMPONENTS:
             left = max(1.0, READY_WITHIN - (time.monotonic() - repaired))
@@ -108,7 +110,7 @@ class Checks:
         """Wait until pods of one GPU or less are bound or no GPU is free."""
 
         def settled() -> bool:
-            free = len(self.system.leases()) < self._gpus()
+            free = len(self._held_gpus()) < self._gpus()
             small = [
                 pod
                 for pod in self.users.pods()
@@ -119,7 +121,18 @@ class Checks:
             return not (free and small)
 
         self.system.cluster.wait_for("bound pods", settled, timeout=60, period=0.5)
-        return f"{self._waiting} pending, {self._gpus() - len(self.system.leases())} GPUs are free"
+        return f"{self._waiting} pending, {self._gpus() - len(self._held_gpus())} GPUs are free"
+
+    def _held_gpus(self) -> set[str]:
+        """Return the GPUs that are taken: in mode `dra` those in allocations of ResourceClaims, else those with a lease."""
+        if self.system.scheduler_values["delivery"] != "dra":
+            return set(self.system.leases())
+        claims = self.system.cluster.api.get(f"{resource_claims.API}/resourceclaims")["items"]
+        return {
+            f"gpu-{each['pool']}-{each['device'].removeprefix('gpu-')}"
+            for claim in claims
+            for each in claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        }
 
     def _gpus(self) -> int:
         reports = self.system.cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
@@ -168,6 +181,26 @@ class Checks:
         rows = self.system.get(f"{HOURS}?namespace={self.users.namespace}&workload_name={job}&{span}")["data"]
         return float(sum(row["allocated_gpu_count"] for row in rows if row["workload_name"] == job))
 
+    def _counts(self) -> str:
+        """Compare the GPUs that are held, those in the status of the claims, the leases, and those of the fleet."""
+        seen: dict[str, int] = {}
+
+        def agree() -> bool:
+            allocations = [each for name in CLAIMS for each in self.users.status(name).get("allocations", ())]
+            seen.update(
+                held=len(self._held_gpus()),
+                leases=len(self.system.leases()),
+                claims=len({(each["nodeName"], gpu) for each in allocations for gpu in each["gpuIds"]}),
+                fleet=self.system.get("/api/clusters/overview")["allocatedGpus"],
+            )
+            return len(set(seen.values())) == 1
+
+        try:
+            self.system.cluster.wait_for("equal counts", agree, timeout=60, period=0.5)
+        except TimeoutError:
+            raise AssertionError(str(seen)) from None
+        return ", ".join(f"{view} {number}" for view, number in seen.items())
+
     def _leases(self) -> str:
         def holders() -> set[str]:
             return {uid for held in self.system.leases().values() for uid in held.split(",")}
@@ -183,7 +216,9 @@ class Checks:
         self.system.cluster.wait_for("leases of exactly the running pods", settled, timeout=60, period=0.5)
         held = len(self.system.leases())
         self.users.clean_up()
-        self.system.cluster.wait_for("free GPUs", lambda: not self.system.leases(), timeout=60)
+        self.system.cluster.wait_for(
+            "free GPUs", lambda: not self.system.leases() and not self._held_gpus(), timeout=60
+        )
         return f"{held} leases of running pods; none after their deletion"
 
     def _audit(self) -> str:
@@ -199,7 +234,7 @@ class Checks:
         verdict = audit.check_log(events, shares, set())
         assert not verdict.faults, "; ".join(verdict.faults[:5])
         return (
-            f"{verdict.bindings} bindings, {verdict.lease_writes} lease writes, {verdict.lease_deletes} deletes; "
+            f"{verdict.bindings} bindings of gpufleet, {verdict.allocations} allocations, {verdict.lease_writes} lease writes, {verdict.lease_deletes} deletes; "
             f"{verdict.unrecorded_ends} pods whose end a killed API server did not log"
         )
 

@@ -21,9 +21,10 @@ COMPONENTS = ("scheduler", "kube-scheduler", "webhook", "server", "agent")
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: how it begins and ends, and how many seconds it lasts at most."""
+    """A fault: how it begins and ends, and how many seconds it lasts at most. A target has one fault at a time."""
 
     name: str
+    target: object
     begin: Callable[[], None]
     end: Callable[[], None]
     longest: float
@@ -72,7 +73,7 @@ class Chaos:
         while not self._stop.is_set():
             together = self._random.choice((1, 1, 1, 2, 3))
             faults = [self._draw() for _ in range(together)]
-            self._do({fault.name: fault for fault in faults})
+            self._do({fault.target: fault for fault in faults})
             self.restart_exited()
             self._stop.wait(self._random.uniform(0.5, 4.0))
 
@@ -84,8 +85,13 @@ class Chaos:
                     self.done[f"{kind} exited"] += 1
                     each.process.kill()
                     each.process.spawn()
+        for name, process in self.others().items():
+            if not process.running:
+                self.done[f"{name} exited"] += 1
+                process.kill()
+                process.spawn()
 
-    def _do(self, faults: dict[str, Fault]) -> None:
+    def _do(self, faults: dict[object, Fault]) -> None:
         """Begin all faults, wait, and end them, even if something fails in between."""
         begun: list[Fault] = []
         try:
@@ -109,40 +115,46 @@ class Chaos:
                     self.problems.append(f"{fault.name} did not end: {error}")
                 time.sleep(1)
 
+    def others(self) -> dict[str, Component]:
+        """Return the processes that are killed and paused, but don't belong to the charts."""
+        cluster = self._system.cluster
+        return {
+            "API server": cluster.apiserver,
+            "controller manager": cluster.controller_manager,
+            "the cluster's kube-scheduler": cluster.scheduler,
+            "Prometheus": self._system.prometheus.process,
+        }
+
     def _draw(self) -> Fault:
         """Choose a component and one of its possible faults."""
-        kind = self._random.choice(
-            (*COMPONENTS, "scheduler", "server", "API server", "etcd", "PostgreSQL", "Prometheus")
-        )
+        kind = self._random.choice((*COMPONENTS, "scheduler", "server", "etcd", "PostgreSQL", *self.others()))
         cluster = self._system.cluster
         if kind == "PostgreSQL":
             database = self._system.database
-            return Fault("PostgreSQL killed", database.kill, database.start, 6)
-        if kind == "Prometheus":
-            return self._of_process(kind, self._system.prometheus.process, 10)
-        if kind == "API server":
-            return self._of_process(kind, cluster.apiserver, 8)
+            return Fault("PostgreSQL killed", database, database.kill, database.start, 6)
+        if kind in self.others():
+            return self._of_process(kind, self.others()[kind], 8)
         if kind == "etcd":
-            return Fault("etcd paused", cluster.etcd.pause, cluster.etcd.resume, 4)
+            return Fault("etcd paused", cluster.etcd, cluster.etcd.pause, cluster.etcd.resume, 4)
         return self._of_pod(kind, self._random.choice(self._system.processes.of(kind)))
 
     def _of_pod(self, kind: str, target: PodProcess) -> Fault:
         proxy = self._proxies.of[target.name]
         match self._random.choice(("process", "process", "cut", "stall", "drop")):
             case "cut":
-                return Fault(f"{kind} disconnected", proxy.cut, proxy.heal, 20)
+                return Fault(f"{kind} disconnected", proxy, proxy.cut, proxy.heal, 20)
             case "stall":
-                return Fault(f"{kind} stalled", proxy.stall, proxy.heal, 20)
+                return Fault(f"{kind} stalled", proxy, proxy.stall, proxy.heal, 20)
             case "drop":
-                return Fault(f"{kind} connections dropped", proxy.drop, proxy.heal, 1)
+                return Fault(f"{kind} connections dropped", proxy, proxy.drop, proxy.heal, 1)
         return self._of_process(kind, target.process, 20)
 
     def _of_process(self, kind: str, process: Component, longest: float) -> Fault:
         if self._random.random() < 0.6:
-            return Fault(f"{kind} killed", process.kill, process.spawn, min(longest, 5))
+            return Fault(f"{kind} killed", process, process.kill, process.spawn, min(longest, 5))
 
         def resume() -> None:
             with contextlib.suppress(ProcessLookupError):
                 process.resume()
 
-        return Fault(f"{kind} paused", process.pause, resume, longest)
+        return Fault(f"{kind} paused", process, process.pause, resume, longest)

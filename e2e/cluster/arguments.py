@@ -82,6 +82,7 @@ def audit_policy(bodies: bool = True) -> dict[str, Any]:
     with_bodies = [
         {"group": "coordination.k8s.io", "resources": ["leases"]},
         {"group": "", "resources": ["pods/binding", "pods/status"]},
+        {"group": "resource.k8s.io", "resources": ["resourceclaims", "resourceclaims/status"]},
         {"group": "gpu.scheduling"},
     ]
     return {

@@ -235,6 +235,14 @@ class Cluster:
                 if line.endswith(b"\n"):
                     yield json.loads(line)
 
+    def audit_lines(self, since: int) -> tuple[list[bytes], int]:
+        """Return the complete lines of the audit log from byte `since`, and the byte after them."""
+        with self._files.audit_log.open("rb") as log:
+            log.seek(since)
+            text = log.read()
+        end = text.rfind(b"\n") + 1
+        return text[:end].splitlines(), since + end
+
     def audit_size(self) -> int:
         """Return the size of the audit log; pass it to `audit` as `since` to read only later entries."""
         return self._files.audit_log.stat().st_size

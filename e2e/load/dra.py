@@ -14,15 +14,14 @@ from e2e.cluster.cluster import free_ports
 from e2e.cluster.rest import is_healthy
 from e2e.load.measures import seconds_by_phase
 from e2e.load.run import CHART, CLAIMS, GPUS, PODS, TIMEOUT, Load, Outcome
+from e2e.node.resource_claims import API, DRIVER, resource_slice
 from gpufleet.kubernetes import KubeClient
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.resource_claims import DEVICE_CLASS, POD_CLAIM, template_name
 from gpufleet.scheduler.delivery.mode import template
 
-API = "/apis/resource.k8s.io/v1"
 RESOURCE_CLAIMS = f"{API}/namespaces/default/resourceclaims"
 TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
-DRIVER = "gpu.nvidia.com"
 PLAIN_CLASS = "gpus"
 Json = dict[str, Any]
 
@@ -124,14 +123,8 @@ class DraLoad(Load):
 
     async def _add_node(self, client: KubeClient, at: int) -> None:
         await super()._add_node(client, at)
-        name = f"node-{at}"
-        devices = [
-            {"name": f"gpu-{gpu}", "attributes": {"uuid": {"string": f"GPU-{gpu}"}, "index": {"int": gpu}}}
-            for gpu in range(GPUS)
-        ]
-        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": devices}
-        await client.write_json("POST", f"{API}/resourceslices", {"metadata": {"name": name}, "spec": spec})
+        body = resource_slice(f"node-{at}", {gpu: f"GPU-{gpu}" for gpu in range(GPUS)})
+        await client.write_json("POST", f"{API}/resourceslices", body)
 
 
 def _pod(name: str, template: str, claim: str) -> Json:

@@ -125,31 +125,17 @@ class Load:
         }
         before = {name: cpu_seconds(each.pid) for name, each in measured.items()}
         before["kube-scheduler"] = 0.0  # it starts now
+        bindings = _Bindings(self.cluster, since)
         start()
         self.cluster.wait_for(
-            "pods to be bound", lambda: self._bound(outcome, since), timeout=TIMEOUT, period=0.5
+            "pods to be bound", lambda: bindings.count() >= self.pods, timeout=TIMEOUT, period=0.5
         )
+        outcome.bound, outcome.seconds = bindings.count(), bindings.seconds()
         outcome.cpu = {name: cpu_seconds(each.pid) - before[name] for name, each in measured.items()}
         outcome.requests = requests_since(self.cluster.audit(since))
         _print_step(
             f"{outcome.name}: {outcome.bound} pods bound, {outcome.rate:.0f}/s, {time.monotonic() - began:.0f} s"
         )
-
-    def _bound(self, outcome: Outcome, since: int) -> bool:
-        created = [
-            each
-            for each in self.cluster.audit(since)
-            if each["verb"] == "create" and each.get("responseStatus", {}).get("code") == 201
-        ]
-        bindings = [each for each in created if each.get("objectRef", {}).get("subresource") == "binding"]
-        # Gangs get their leases before their first member is bound.
-        leases = [each for each in created if each.get("objectRef", {}).get("name", "").startswith("gpu-")]
-        outcome.bound = len(bindings)
-        if len(bindings) > 1:
-            first = min(each["stageTimestamp"] for each in (*bindings, *leases))
-            last = max(each["stageTimestamp"] for each in bindings)
-            outcome.seconds = (_moment(last) - _moment(first)).total_seconds()
-        return len(bindings) >= self.pods
 
     def _start_scheduler(self, configuration: dict[str, Any]) -> None:
         self.cluster._configure_scheduler(configuration)
@@ -265,6 +251,34 @@ class Load:
                 await work(client)
 
         asyncio.run(run())
+
+
+class _Bindings:
+    """The Bindings in the audit log. Each line is read once: the processes under test need the CPU time."""
+
+    def __init__(self, cluster: Cluster, since: int) -> None:
+        self._cluster = cluster
+        self._since = since
+        self._bound: list[str] = []
+        self._leased: list[str] = []
+
+    def count(self) -> int:
+        """Return the number of Bindings so far."""
+        lines, self._since = self._cluster.audit_lines(self._since)
+        for line in lines:
+            if b'"verb":"create"' not in line or not (b'"binding"' in line or b'"name":"gpu-' in line):
+                continue
+            each = json.loads(line)
+            if each.get("responseStatus", {}).get("code") == 201:
+                found = self._bound if each["objectRef"].get("subresource") == "binding" else self._leased
+                found.append(each["stageTimestamp"])
+        return len(self._bound)
+
+    def seconds(self) -> float:
+        """Return the time from the first lease or Binding to the last Binding."""
+        # Gangs get their leases before their first member is bound.
+        first = min((*self._bound, *self._leased))
+        return (_moment(max(self._bound)) - _moment(first)).total_seconds()
 
 
 def _pod(name: str, scheduler: str, claim: str, gates: Sequence[str]) -> dict[str, Any]:

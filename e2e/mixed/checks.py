@@ -1,6 +1,7 @@
 """Check a mixed load: by the audit log, by samples, and by what the server shows at the end."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,8 +11,9 @@ from e2e.mixed.load import Load
 from e2e.system import System, Users
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 
-WATCH_DELAY = timedelta(seconds=1)
-"""A device-plugin pod that was bound less than this before a claim may not have reached the scheduler's watch."""
+WATCH_DELAY = timedelta(seconds=5)
+"""A device-plugin pod that was bound less than this before the leases of a claim were written may not have reached the
+scheduler's watch, on a machine with few cores for all of these processes."""
 _OTHERS = ("plugin-", "resource-")
 """How the names of pods without a GpuClaim begin; each has one GPU."""
 Line = dict[str, object]
@@ -42,7 +44,8 @@ def overcommitted(events: Iterable[audit.Event], gpus: dict[str, int]) -> list[s
 
     kube-scheduler may put a device-plugin pod where claims hold all GPUs; that is not counted here.
     """
-    used: dict[str, tuple[str, int, datetime, bool]] = {}
+    used: dict[str, _Used] = {}
+    leased: dict[str, datetime] = {}
     faults = []
     for event in events:
         if event.get("stage") != "ResponseComplete" or not 200 <= event["responseStatus"]["code"] < 300:
@@ -50,33 +53,50 @@ def overcommitted(events: Iterable[audit.Event], gpus: dict[str, int]) -> list[s
         about = event.get("objectRef", {})
         name = about.get("name", "")
         match about.get("resource"), about.get("subresource"), event["verb"]:
+            case "leases", None, "create" | "update" | "patch" if name.startswith("gpu-"):
+                for uid in event["responseObject"]["spec"].get("holderIdentity", "").split(","):
+                    leased[uid] = datetime.fromisoformat(event["requestReceivedTimestamp"])
             case "pods", "binding", "create":
-                at = datetime.fromisoformat(event["requestReceivedTimestamp"])
-                meta = event["requestObject"].get("metadata", {})
-                node = event["requestObject"]["target"]["name"]
-                ids = meta.get("annotations", {}).get(ALLOCATED, "").rpartition(":")[2]
-                ours = bool(ids)
-                count = len(ids.split(",")) if ours else int(name.startswith("plugin-"))
-                known = [
-                    each
-                    for each in used.values()
-                    if each[0] == node and (each[3] or each[2] < at - WATCH_DELAY)
-                ]
-                total = count + sum(each[1] for each in known)
-                if ours and node in gpus and total > gpus[node]:
-                    newest = max((each[2] for each in known if not each[3]), default=at)
-                    seconds = (at - newest).total_seconds()
+                new = _bound(event, leased)
+                known = [each for each in used.values() if each.node == new.node and each.known_at(new.at)]
+                total = new.count + sum(each.count for each in known)
+                if new.ours and new.node in gpus and total > gpus[new.node]:
+                    newest = max((each.at for each in known if not each.ours), default=new.at)
+                    seconds = (new.at - newest).total_seconds()
                     faults.append(
-                        f"{name} made {total} of {gpus[node]} on {node} at {at:%H:%M:%S}, "
+                        f"{name} made {total} of {gpus[new.node]} on {new.node} at {new.at:%H:%M:%S}, "
                         f"{seconds:.1f} s after the last device-plugin pod"
                     )
-                used[name] = (node, count, at, ours)
+                used[name] = new
             case "pods", "status", "patch" | "update":
                 if event.get("responseObject", {}).get("status", {}).get("phase") in ("Succeeded", "Failed"):
                     used.pop(name, None)
             case "pods", None, "delete":
                 used.pop(name, None)
     return faults
+
+
+@dataclass(frozen=True)
+class _Used:
+    """The GPUs of a bound pod; `at` is when a claim's leases were written, or another pod was bound."""
+
+    node: str
+    count: int
+    at: datetime
+    ours: bool
+
+    def known_at(self, moment: datetime) -> bool:
+        """Return whether the scheduler must have known the pod then."""
+        return self.ours or self.at < moment - WATCH_DELAY
+
+
+def _bound(event: audit.Event, leased: dict[str, datetime]) -> _Used:
+    body = event["requestObject"]
+    meta = body.get("metadata", {})
+    ids = meta.get("annotations", {}).get(ALLOCATED, "").rpartition(":")[2]
+    count = len(ids.split(",")) if ids else int(event["objectRef"]["name"].startswith("plugin-"))
+    at = datetime.fromisoformat(event["requestReceivedTimestamp"])
+    return _Used(body["target"]["name"], count, leased.get(meta.get("uid", ""), at) if ids else at, bool(ids))
 
 
 def _check(what: str, observed: Any, expected: Any) -> Line:

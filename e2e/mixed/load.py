@@ -72,15 +72,12 @@ class Load:
         api.create(
             f"{resource_claims.API}/namespaces/{self.users.namespace}/resourceclaimtemplates", template
         )
-        for node in resource_nodes:
-            api.create(f"{resource_claims.API}/resourceslices", self._slice(node))
+        resource_claims.publish_reported(self.system.cluster, *resource_nodes)
 
     def clean_up(self, resource_nodes: list[str]) -> None:
         """Delete what `prepare` created outside of the namespace."""
-        api = self.system.cluster.api
-        for node in resource_nodes:
-            api.delete(f"{resource_claims.API}/resourceslices/e2e-{node}")
-        api.delete(f"{resource_claims.API}/deviceclasses/{DEVICE_CLASS}")
+        resource_claims.unpublish(self.system.cluster, *resource_nodes)
+        self.system.cluster.api.delete(f"{resource_claims.API}/deviceclasses/{DEVICE_CLASS}")
 
     def start(self) -> None:
         """Start all threads."""
@@ -93,19 +90,6 @@ class Load:
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive(), f"{thread.name} did not stop within 60 s"
-
-    def _slice(self, node: str) -> Json:
-        report = self.system.cluster.api.get(f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}")
-        devices = [
-            {
-                "name": f"gpu-{each['id']}",
-                "attributes": {"uuid": {"string": each["uuid"]}, "index": {"int": each["id"]}},
-            }
-            for each in report["status"]["devices"]
-        ]
-        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-        spec = {"driver": resource_claims.DRIVER, "nodeName": node, "pool": pool, "devices": devices}
-        return {"metadata": {"name": f"e2e-{node}"}, "spec": spec}
 
     def _repeat(self, action: Callable[[], None], pause: float) -> None:
         while not self._stop.is_set():

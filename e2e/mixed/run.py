@@ -6,6 +6,7 @@ from collections.abc import Callable
 from tests.shim.nvml import switched
 
 from e2e.cluster import Cluster
+from e2e.cluster.rest import Rest
 from e2e.fakenodes import FakeNodes
 from e2e.kueue import Kueue
 from e2e.kueue.programs import Programs
@@ -62,9 +63,9 @@ def _with_kueue(
             step(f"{mark}{line['what']}: {line['observed']}")
         return lines
     finally:
-        # In one request: kubectl would delete hundreds of Jobs one by one.
+        # In one request: kubectl would delete hundreds of Jobs one by one. Kueue's webhooks make it slow.
         jobs = "/apis/batch/v1/namespaces/mixed/jobs"
-        cluster.api.delete(jobs, {"propagationPolicy": "Background"})
+        Rest(cluster.admin, timeout=300).delete(jobs, {"propagationPolicy": "Background"})
         users.clean_up()
         load.clean_up(RESOURCE_NODES)
         cluster.api.delete("/api/v1/namespaces/mixed")

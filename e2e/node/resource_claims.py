@@ -6,7 +6,7 @@ node of that allocation, and the kubelet lets the driver prepare exactly those d
 """
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from e2e.cluster import Cluster, Component
@@ -43,6 +43,34 @@ def published(node: Node) -> list[str]:
     slices = node.cluster.api.get(f"{API}/resourceslices")["items"]
     ours = [each["spec"] for each in slices if each["spec"].get("nodeName") == node.name]
     return [device["name"] for spec in ours for device in spec.get("devices", ())]
+
+
+def resource_slice(node: str, uuids: Mapping[int, str], multiple: bool = False) -> Json:
+    """Return the slice of a node whose devices have these UUIDs by index; with `multiple`, claims can share a device."""
+    more: Json = (
+        {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}} if multiple else {}
+    )
+    devices = [
+        {"name": f"gpu-{at}", "attributes": {"uuid": {"string": uuid}, "index": {"int": at}}, **more}
+        for at, uuid in uuids.items()
+    ]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
+    return {"metadata": {"name": f"e2e-{node}"}, "spec": spec}
+
+
+def publish_reported(cluster: Cluster, *nodes: str, multiple: bool = False) -> None:
+    """Publish the GPUs that the agents of nodes report, as a vendor's driver would."""
+    for node in nodes:
+        status = cluster.api.get(f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}")["status"]
+        uuids = {each["id"]: each["uuid"] for each in status["devices"]}
+        cluster.api.create(f"{API}/resourceslices", resource_slice(node, uuids, multiple))
+
+
+def unpublish(cluster: Cluster, *nodes: str) -> None:
+    """Delete the slices of nodes."""
+    for node in nodes:
+        cluster.api.delete(f"{API}/resourceslices/e2e-{node}")
 
 
 def device_class(name: str) -> Json:

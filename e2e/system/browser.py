@@ -1,4 +1,4 @@
-"""Open the dashboard in a real browser, logged in with a service account token."""
+"""Open pages in a real browser, such as the dashboard, logged in with a service account token."""
 
 import shutil
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ def missing() -> str:
 
 
 @contextmanager
-def dashboard(system: System) -> Iterator[Page]:
-    """Open the overview in a new browser, or skip the test without one.
+def new_page() -> Iterator[Page]:
+    """Open a new browser, or skip the test without one.
 
     Playwright runs an event loop in this thread, so the block cannot run another one.
     """
@@ -35,9 +35,16 @@ def dashboard(system: System) -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page()
         page.set_default_timeout(30_000)
+        yield page
+        browser.close()
+
+
+@contextmanager
+def dashboard(system: System) -> Iterator[Page]:
+    """Open the overview in a new browser, or skip the test without one."""
+    with new_page() as page:
         page.goto(f"{system.server.url}/")
         page.get_by_label("Token").fill(system.login()["Authorization"].removeprefix("Bearer "))
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_text("GPUs on")).to_be_visible()
         yield page
-        browser.close()

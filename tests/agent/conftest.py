@@ -51,7 +51,7 @@ class Cluster:
     async def agent(self, node: str = "node-a", **options: object) -> AsyncIterator[Agent]:
         """An agent of `node`, at work."""
         settings = {"period": 0.2, "lease_check": 0.5, "kubelet": None, "pod_logs": None, **options}
-        deadline = settings.pop("deadline", 1.0)
+        deadline = settings.pop("deadline", 10.0)
         devices = DevicesSettings(reader="nvml", deadline=float(str(deadline)), kernel_log=False)
         agent = Agent(node, AgentSettings(port=0, **settings), devices, self.client, "gpufleet")  # type: ignore[arg-type]
         async with AsyncExitStack() as closing:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ class Target:
     """Path of a POST route; on the API server it takes a login."""
     large: bytes
     """Path of a large response without login."""
+    tls: ssl.SSLContext | None = None
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -72,7 +74,7 @@ class Target:
 
     async def exchange(self, *pieces: bytes, pause: float = 0.0, seconds: float = 15.0) -> bytes:
         """Send `pieces` one by one; return what comes back until the server closes the connection."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls)
         reading = asyncio.create_task(_read_all(reader))
         try:
             async with asyncio.timeout(seconds):

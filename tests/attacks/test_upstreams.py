@@ -80,8 +80,7 @@ async def attacked(target: Target, words: str) -> None:
 async def test_kubernetes_lists_and_watches_without_end(tmp_path: Path, postgres_url: str) -> None:
     with hostile("kubernetes") as url:
         (tmp_path / "kubeconfig").write_text(KUBECONFIG % url)
-        flags = ("--kubeconfig", "kubeconfig", "--kubernetes-max-cache-bytes", str(64 << 20))
-        with serving(tmp_path, postgres_url, *flags) as target:
+        with serving(tmp_path, postgres_url, "--kubeconfig", "kubeconfig") as target:
             await attacked(target, "kubernetes.max_cache_bytes")
 
 

@@ -127,6 +127,14 @@ def shared() -> Iterator[Shared]:
             yield Shared(*started, data)
 
 
+def _workloads_hold_what_nodes_show(address: str, source: str) -> bool:
+    nodes = httpx.get(f"{address}/api/nodes?pageSize=100").json()["data"]["data"]
+    workloads = httpx.get(f"{address}/api/workloads?pageSize=1000").json()["data"]["data"]
+    running = [row for row in workloads if row["source"] == source and row["status"] == "Running"]
+    shown = sum(node["gpuAllocated"] for node in nodes if node["source"] == source)
+    return bool(running) and shown == sum(row["gpuAllocated"] for row in running)
+
+
 def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) -> None:
     address = shared.address
     dependencies = httpx.get(f"{address}/api/healthz").json()["data"]["dependencies"]
@@ -140,11 +148,9 @@ def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) 
     for source in ("slurm", "docker"):
         mine = [node for node in nodes if node["source"] == source]
         assert any(node["utilization"] is not None for node in mine), "no readings of its GPUs"
-        page = httpx.get(f"{address}/api/workloads?pageSize=1000").json()["data"]["data"]
-        rows = [row for row in page if row["source"] == source]
-        assert rows
-        held = sum(row["gpuAllocated"] for row in rows if row["status"] == "Running")
-        assert held == sum(node["gpuAllocated"] for node in mine)
+
+        # A job may start or end between the two readings.
+        block_until(partial(_workloads_hold_what_nodes_show, address, source), 60)
     query = "start_time=2020-01-01T00:00:00Z&end_time=2100-01-01T00:00:00Z&page_size=1000"
     path = f"{address}/api/v1/gpu-aggregation/workloads/hourly-stats?{query}"
 
@@ -155,9 +161,11 @@ def test_slurm_jobs_and_containers_are_followed_like_any_others(shared: Shared) 
     hours = block_until(hours_of_all, 60)
     for source in ("k8s", "slurm", "docker"):
         # What lasted for moments only may have fallen between two readings.
-        mine = [row for row in hours if row["source"] == source and row["allocated_gpu_hours"] > 0.3]
+        long = [row for row in hours if row["allocated_gpu_hours"] > 0.3 * row["requested_gpu_count"]]
+        mine = [row for row in long if row["source"] == source]
         assert mine
-        assert all(row["avg_utilization"] is not None and row["cost"] > 0 for row in mine)
+        unmeasured = [row for row in mine if row["avg_utilization"] is None or not row["cost"] > 0]
+        assert not unmeasured, str(unmeasured)
 
 
 async def test_a_users_claim_is_allocated_and_the_scheduler_repairs_nothing(shared: Shared) -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,19 @@ def test_a_month_can_be_downloaded_as_csv_and_printed(demo: Demo, page: Page) ->
     expect(page.get_by_role("button", name="CSV")).to_be_hidden()
     expect(page.locator(".side")).to_be_hidden()
     expect(page.locator("tfoot tr")).to_be_visible()
+
+
+def test_a_node_shows_who_held_its_gpus(demo: Demo, page: Page) -> None:
+    node = demo.get("api/nodes?sort=utilization&pageSize=1")["data"][0]
+    open_page(demo, page, f"nodes/{node['name']}?span=24h")
+    expect(page.locator(".gantt-row")).to_have_count(node["gpuTotal"])
+    until = int(time.time())
+    held = demo.get(f"api/nodes/{node['name']}/occupancy?start={until - 86_400}&end={until}")
+    longest = max(held["periods"], key=lambda period: (period["end"] or until) - period["start"])
+    bars = page.locator(f"a.gantt-bar[href='#/workloads/{longest['workloadUid']}']")
+    expect(bars.first).to_contain_text(longest["workloadName"])
+    bars.first.click()
+    expect(page.get_by_role("heading", name=longest["workloadName"], level=1)).to_be_visible()
 
 
 def test_a_range_of_dates_can_be_chosen(demo: Demo, page: Page) -> None:

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 from tests.dashboard.accessibility import serious_violations
 from tests.dashboard.conftest import NODES, OTHER_NODES, Site
 from tests.oidc_provider import Provider
+from tests.waiting import block_until
 
 from gpufleet.fleet.overview import overview
 from gpufleet.fleet.workload_summary import Workload
@@ -471,6 +472,123 @@ def test_allocated_gpus_with_unknown_indices_are_not_shown_as_free(site: Site, p
         expect(page.locator(".gpu-holder").first).to_have_text("3 of these are allocated, not known which")
     finally:
         site.change(lambda: fleet.drop_pod("somewhere", 0.0))
+
+
+def test_the_palette_finds_nodes_workloads_and_pages(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    expect(page.get_by_text("GPUs on")).to_be_visible()
+    options = page.get_by_role("dialog").get_by_role("option")
+    page.keyboard.press("Control+k")
+    page.keyboard.type(node_name(5))
+    options.filter(has_text=node_name(5)).first.click()
+    expect(page).to_have_url(f"{site.address}#/nodes/{node_name(5)}")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    workload = next(each for each in site.cluster.fleet.workloads().values() if each.counted)
+    page.keyboard.press("Control+k")
+    page.keyboard.type(workload.name)
+    expect(options.first).to_contain_text(workload.name)
+    page.keyboard.press("Control+a")
+    page.keyboard.type("no such thing")
+    expect(page.get_by_text("Nothing has “no such thing” in its name.")).to_be_visible()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("usa")
+    expect(options).to_have_text(["Usage" + "page"])
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Usage", level=1)).to_be_visible()
+
+
+def test_question_mark_lists_the_shortcuts(site: Site, page: Page) -> None:
+    page.goto(site.address)
+    expect(page.get_by_text("GPUs on")).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_row_opens_its_workload_and_back_returns_to_the_same_place(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/workloads")
+    rows = page.locator("tr.clickable")
+    rows.nth(20).scroll_into_view_if_needed()
+    place = block_until(lambda: page.evaluate("scrollY"))
+    name = rows.nth(20).locator("td.name a").inner_text()
+    rows.nth(20).locator("td").nth(3).click()
+    expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
+    expect(page).to_have_title(f"{name} · gpufleet")
+    page.go_back()
+    block_until(lambda: abs(page.evaluate("scrollY") - place) < 3)
+
+
+def test_a_page_past_the_end_says_so(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/workloads?page=9999")
+    expect(page.get_by_text("There is no page 9,999")).to_be_visible()
+    page.get_by_role("button", name="Last page").click()
+    expect(page.locator("tr.clickable").first).to_be_visible()
+
+
+def test_the_number_of_gpus_can_be_typed_over(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/scheduling")
+    field = page.get_by_label("GPUs", exact=True)
+    field.press("Control+a")
+    field.press_sequentially("8")
+    expect(page).to_have_url(re.compile("count=8$"))
+    field.press("Control+a")
+    field.press_sequentially("100")
+    expect(page.get_by_text("1 to 64")).to_be_visible()
+    field.press("Tab")
+    expect(field).to_have_value("10")
+
+
+def test_dragging_over_a_chart_zooms_all_charts_and_back_returns(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes/{node_name(5)}?span=6h")
+    chart = page.locator(".u-over").first
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 40, steps=5)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    query = dict(part.split("=") for part in page.url.split("?")[1].split("&"))
+    assert int(query["to"]) - int(query["from"]) == pytest.approx(3 * 3600, rel=0.05)
+    page.go_back()
+    expect(page).to_have_url(re.compile(r"span=6h$"))
+
+
+def test_any_time_range_can_be_chosen_and_a_reversed_one_is_explained(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes/{node_name(5)}")
+    page.get_by_label("Choose any time range").click()
+    page.get_by_label("From").fill("2026-01-02T10:00")
+    page.get_by_label("To", exact=True).fill("2026-01-02T09:00")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_text("The end must be at least a minute after the start.")).to_be_visible()
+    page.get_by_label("To", exact=True).fill("2026-01-02T12:00")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    page.get_by_role("radio", name="24 h").click()
+    expect(page).to_have_url(re.compile(r"\?span=24h$"))
+
+
+def test_the_crosshair_reads_out_all_charts_and_the_legend_hides_lines(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes/{node_name(5)}")
+    charts = page.locator("figure.chart")
+    expect(charts).to_have_count(4)
+    first, second = charts.nth(0), charts.nth(1)
+    latest = second.locator(".legend .muted").first.inner_text()
+    overlay = first.locator(".u-over")
+    overlay.scroll_into_view_if_needed()
+    box = overlay.bounding_box()
+    assert box is not None
+    overlay.hover(position={"x": box["width"] * 0.3, "y": 60})
+    expect(first.locator(".readout")).to_be_visible()
+    expect(second.locator(".readout")).to_be_hidden()
+    expect(second.locator(".legend .muted").first).not_to_have_text(latest)
+    key = first.locator(".legend button").first
+    key.click()
+    expect(key).to_have_attribute("aria-pressed", "false")
+    first.get_by_text("Values", exact=True).click()
+    expect(first.get_by_role("columnheader")).to_have_text(["Line", "Last", "Mean", "Max"])
 
 
 def test_chart_ticks_are_at_whole_hours_of_the_chosen_time_zone(site: Site, browser: Browser) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -133,6 +134,22 @@ async def test_the_text_of_an_error_is_read_up_to_a_limit() -> None:
             await client.get(LEASES, "one-a", "default")
 
 
+@asynccontextmanager
+async def running(reflector: Reflector[Any]) -> AsyncIterator[None]:
+    """Run a reflector; the block begins when it has listed once."""
+    task = asyncio.create_task(reflector.run())
+    try:
+        await reflector.synced()
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _versions(reflector: Reflector[Any]) -> dict[str, str]:
+    return {item.metadata.name: item.metadata.resource_version for item in reflector.cache}
+
+
 def flood(size: int) -> Fault:
     """Return a watch that adds objects without end."""
 
@@ -157,7 +174,7 @@ async def one_event(server: FaultyServer, request: web.Request) -> web.StreamRes
     ("fault", "limits", "message"),
     [
         (flood(0), {"max_objects": 1000}, "more than 1000 objects (kubernetes.max_objects)"),
-        (flood(100_000), {"max_cache_bytes": 4 << 20}, "4194304 bytes (kubernetes.max_cache_bytes)"),
+        (flood(100_000), {"max_cache_bytes": 4 << 20}, "4194304 bytes; raise kubernetes.max_cache_bytes"),
         (one_event, {}, "GET /apis/coordination.k8s.io/v1/leases: the watch sent an event of more than"),
     ],
 )
@@ -203,6 +220,28 @@ async def test_a_list_of_objects_that_need_too_much_memory_is_an_error() -> None
         finally:
             task.cancel()
             await asyncio.wait((task,))
+
+
+@pytest.mark.parametrize("verb", ["watch", "list"])
+async def test_objects_that_grow_too_large_are_kept_as_they_were(verb: str) -> None:
+    server = FaultyServer()
+    for number in range(20):
+        await server.put(f"gpu-{number:02}")
+    async with server.serving(), server.client(max_cache_bytes=1 << 20) as client:
+        reflector = Reflector(client, LEASES, timings=FAST)
+        async with running(reflector):
+            known = set(_versions(reflector))
+            if verb == "list":
+                server.refuse = lambda request: status(410, "Expired") if "watch" in request.query else None
+            for number in range(20):
+                await server.put(f"gpu-{number:02}", spec={"holderIdentity": "x" * 100_000})
+            await wait_until(lambda: "raise kubernetes.max_cache_bytes" in reflector.state.error)
+            assert set(_versions(reflector)) == known
+            assert client.cache_budget.used < 1 << 20
+            server.refuse = lambda request: None
+            for number in range(20):
+                await server.put(f"gpu-{number:02}")
+            await wait_until(lambda: server.truth() == _versions(reflector))
 
 
 async def test_responses_that_are_read_at_the_same_time_share_one_limit() -> None:

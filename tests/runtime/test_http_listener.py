@@ -1,11 +1,12 @@
 """The shared HTTP port: probes, metrics, bodies, and how it closes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 import aiohttp
 from aiohttp import web
+from tests.waiting import wait_until
 
 from gpufleet.runtime.http_listener import HttpListener
 from gpufleet.runtime.listening import address_of, bind
@@ -97,3 +98,41 @@ async def test_a_request_in_flight_is_answered_before_the_port_closes() -> None:
             await began.wait()
             asyncio.get_running_loop().call_later(0.1, finish.set)
         assert await answer == "done"
+
+
+async def test_bodies_that_are_read_at_the_same_time_share_one_limit() -> None:
+    """One address can use half of the memory for bodies, all together all of it; the rest is refused at once."""
+    listener = HttpListener(metrics=bytes, posts={"/echo": echo}, max_body=8, max_bodies=32)
+
+    async def slow(address: str) -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+        writer.write(b"POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 8\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 100 ")
+        return writer
+
+    async def status(address: str, body: bytes) -> int:
+        connector = aiohttp.TCPConnector(local_addr=(address, 0))
+        async with (
+            aiohttp.ClientSession(connector=connector) as caller,
+            caller.post(f"{url}/echo", data=body) as answer,
+        ):
+            return answer.status
+
+    async with open_listener(listener) as (url, session):
+        port = int(url.rpartition(":")[2])
+        writers = [await slow("127.0.0.1") for _ in range(2)]
+        await wait_until(lambda: _returns(status("127.0.0.1", b"12345678"), 429))
+        assert await status("127.0.0.2", b"12345678") == 200
+        writers += [await slow("127.0.0.2") for _ in range(2)]
+        await wait_until(lambda: _returns(status("127.0.0.3", b"12345678"), 503))
+        async with session.get(f"{url}/livez") as answer:
+            assert answer.status == 200
+        for writer in writers:
+            writer.write(b"12345678")
+        await wait_until(lambda: _returns(status("127.0.0.1", b"12345678"), 200))
+        for writer in writers:
+            writer.close()
+
+
+async def _returns(status: Awaitable[int], expected: int) -> bool:
+    return await status == expected

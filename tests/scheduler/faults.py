@@ -14,7 +14,7 @@ from gpufleet.kubernetes.client.errors import Unanswered
 from gpufleet.kubernetes.leases import LeaseHolder, read_lease, with_holders
 from gpufleet.kubernetes.objects import Lease, Pod
 from gpufleet.placement import Fits
-from gpufleet.scheduler.reservation import PodRef, Reserved
+from gpufleet.scheduler.lease_writer import PodRef, Reserved
 from gpufleet.scheduler.scheduler import Scheduler
 
 Plant = Callable[[Scheduler], None]
@@ -34,7 +34,7 @@ def treats_no_response_as_failure(scheduler: Scheduler) -> None:
     """A Binding without a response is undone without reading the pod."""
 
     async def undo(pod: Pod, node: str, fits: Fits | None, reserved: Reserved, error: Exception) -> str:
-        await scheduler.reservations.unreserve(pod.metadata.uid, node, reserved.new, reserved.stamp)
+        await scheduler.lease_writer.unreserve(pod.metadata.uid, node, reserved.new, reserved.stamp)
         scheduler.ledger.release_hold(pod.metadata.uid)
         return str(error)
 
@@ -56,22 +56,22 @@ def deletes_leases_without_precondition(scheduler: Scheduler) -> None:
 
 def releases_any_stamp(scheduler: Scheduler) -> None:
     """An entry that was renewed meanwhile is released too."""
-    original = scheduler.reservations.unreserve
+    original = scheduler.lease_writer.unreserve
 
     async def unreserve(uid: str, node: str, gpus: Sequence[int], stamp: str | None) -> bool:
         return await original(uid, node, gpus, None)
 
-    _set(scheduler.reservations, "unreserve", unreserve)
+    _set(scheduler.lease_writer, "unreserve", unreserve)
 
 
 def releases_what_it_only_renewed(scheduler: Scheduler) -> None:
     """A failed attempt releases leases that another process may be binding the pod with."""
-    original = scheduler.reservations._acquire
+    original = scheduler.lease_writer._acquire
 
     async def take(node: str, gpu: int, uid: str, part: LeaseHolder, renewed: set[int]) -> None:
         await original(node, gpu, uid, part, set())
 
-    _set(scheduler.reservations, "_acquire", take)
+    _set(scheduler.lease_writer, "_acquire", take)
 
 
 def reclaims_without_changing_the_pod(scheduler: Scheduler) -> None:
@@ -99,7 +99,7 @@ def binds_any_version(scheduler: Scheduler) -> None:
 def binds_before_it_leases(scheduler: Scheduler) -> None:
     """The Binding is sent before the leases are written."""
     api: Any = scheduler._api
-    reserve, bind = scheduler.reservations.reserve, api.bind
+    reserve, bind = scheduler.lease_writer.reserve, api.bind
     late: dict[str, tuple[PodRef, Fits]] = {}
 
     async def later(pod: PodRef, fits: Fits) -> Reserved:
@@ -113,7 +113,7 @@ def binds_before_it_leases(scheduler: Scheduler) -> None:
         if uid in late:
             await reserve(*late.pop(uid))
 
-    _set(scheduler.reservations, "reserve", later)
+    _set(scheduler.lease_writer, "reserve", later)
     _set(api, "bind", bind_first)
 
 
@@ -153,7 +153,7 @@ def overwrites_other_holders(scheduler: Scheduler) -> None:
 
 def treats_no_response_as_a_free_gpu(scheduler: Scheduler) -> None:
     """A lease that could not be read counts as missing."""
-    original = scheduler.reservations._read
+    original = scheduler.lease_writer._read
 
     async def read(name: str) -> Any:
         try:
@@ -170,7 +170,7 @@ def treats_no_response_as_a_free_gpu(scheduler: Scheduler) -> None:
         made: Lease = await api._call(f"create lease {lease.metadata.name}", act)
         return made
 
-    _set(scheduler.reservations, "_read", read)
+    _set(scheduler.lease_writer, "_read", read)
     _set(scheduler._api, "create_lease", force)
 
 
@@ -197,7 +197,7 @@ def forgets_what_it_could_not_release(scheduler: Scheduler) -> None:
 
 def counts_a_pods_own_leases_against_it(scheduler: Scheduler) -> None:
     """A pod's own leases count against it."""
-    _set(scheduler.planner, "_current", lambda uid, request, nodes: None)
+    _set(scheduler.planner._placement, "current", lambda uid, request, nodes: None)
 
     class Nothing:
         def __enter__(self) -> None: ...
@@ -247,7 +247,7 @@ def reserves_part_of_a_gang(scheduler: Scheduler) -> None:
         for pod, fits in list(zip(pods, places, strict=True))[:1]:
             meta = pod.metadata
             name = PodRef(meta.uid, meta.namespace, meta.name, meta.annotations[CLAIM])
-            await scheduler.reservations.reserve(name, fits)
+            await scheduler.lease_writer.reserve(name, fits)
         return True
 
     _set(scheduler.gangs, "_reserve_all", reserve_some)

@@ -56,20 +56,22 @@ class Simulation:
     """When running pods end, by UID."""
 
     def __post_init__(self) -> None:
-        timing = Timing(
-            now=lambda: START + timedelta(seconds=self.now), monotonic=lambda: self.now, random=lambda: 0.5
-        )
+        timing = Timing(now=self.clock, monotonic=lambda: self.now, random=lambda: 0.5)
         # The planner does no I/O: no call of the API is ever made.
         api = cast(SchedulerApi, None)
         self.scheduler = Scheduler(api, SchedulerSettings(**self.settings), "gpufleet", timing=timing)
         self._version = 0
         for name, gpus in self.nodes.items():
-            self.scheduler.on_nodes([self._new(Node(ObjectMeta(name=name)))])
+            self.scheduler.watch_events.on_nodes([self._new(Node(ObjectMeta(name=name)))])
             devices = tuple(DeviceStatus(at, health="Healthy") for at in range(gpus))
             report = GpuNodeStatus(
                 metadata=ObjectMeta(name=name), spec=NodeGpusSpec(name), status=NodeGpus(devices, gpus)
             )
-            self.scheduler.on_reports([self._new(report)])
+            self.scheduler.watch_events.on_reports([self._new(report)])
+
+    def clock(self) -> datetime:
+        """Return the time of day."""
+        return START + timedelta(seconds=self.now)
 
     def run(self, units: Iterable[Unit]) -> None:
         """Let these units arrive and run to their ends."""
@@ -103,10 +105,10 @@ class Simulation:
             metadata=ObjectMeta(name=name, namespace="ns"),
             spec=ClaimSpec(ClaimDevices(count=unit.gpus), gang_ref=gang),
         )
-        self.scheduler.on_claims([self._new(claim)])
+        self.scheduler.watch_events.on_claims([self._new(claim)])
         if gang:
             group = PodGroup(ObjectMeta(name=gang, namespace="ns"), PodGroupSpec(unit.size, 60))
-            self.scheduler.on_groups([self._new(group)])
+            self.scheduler.watch_events.on_groups([self._new(group)])
         # Many units may arrive in one second; their names keep the order within it.
         created = START + timedelta(seconds=self.now)
         pods = []
@@ -118,7 +120,7 @@ class Simulation:
                 creation_timestamp=created,
             )
             pods.append(self._new(Pod(meta, PodSpec(active_deadline_seconds=unit.declared))))
-        self.scheduler.on_pods(pods)
+        self.scheduler.watch_events.on_pods(pods)
         if not gang:
             self.ask(pods[0].object)
 
@@ -130,9 +132,7 @@ class Simulation:
             self._bind(pod, decision.members[pod.metadata.uid])
 
     def _act(self) -> None:
-        planner = self.scheduler.planner
-        decided, planner.decided = planner.decided, []
-        for each in decided:
+        for each in self.scheduler._decisions.take():
             if isinstance(each.decision, Placed):
                 for pod in each.pods:
                     self._bind(pod, each.decision.members[pod.metadata.uid])
@@ -146,10 +146,10 @@ class Simulation:
             assert not self.scheduler.ledger.leases.get(f"gpu-{fits.node}-{gpu}"), "two pods share a GPU"
             holder = LeaseHolder("ns", meta.name, "", fits.request.milli_per_gpu, stamp="s")
             lease = new_lease("gpufleet", fits.node, gpu, {meta.uid: holder}, "", START)
-            self.scheduler.on_leases([self._new(lease)])
+            self.scheduler.watch_events.on_leases([self._new(lease)])
         spec = structs.replace(pod.spec, node_name=fits.node)
         status = PodStatus(phase="Running", start_time=START + timedelta(seconds=self.now))
-        self.scheduler.on_pods([CacheChange(pod, self._versioned(Pod(meta, spec, status)))])
+        self.scheduler.watch_events.on_pods([CacheChange(pod, self._versioned(Pod(meta, spec, status)))])
         self.scheduler.ledger.release_hold(meta.uid)
 
     def _end(self, uid: str) -> None:
@@ -158,8 +158,8 @@ class Simulation:
         for node, gpus in list(ledger.leases_of(uid).items()):
             for gpu in list(gpus):
                 lease = ledger.leases[f"gpu-{node}-{gpu}"].object
-                self.scheduler.on_leases([CacheChange(lease, None)])
-        self.scheduler.on_pods([CacheChange(ledger.pods[uid], None)])
+                self.scheduler.watch_events.on_leases([CacheChange(lease, None)])
+        self.scheduler.watch_events.on_pods([CacheChange(ledger.pods[uid], None)])
 
     def _new(self, item: Any) -> CacheChange[Any]:
         uid = f"{type(item).__name__}-{item.metadata.name}-{self._version}"

@@ -35,7 +35,7 @@ async def test_placement_uses_the_learned_demand(stage: Stage) -> None:
         await stage.node(name, gpus=gpus)
     await stage.claim("two", 2)
     for _ in range(200):
-        stage.scheduler._record_demand(stage.scheduler.ledger.claims["default", "two"], 1)
+        stage.scheduler.watch_events.record_demand(stage.scheduler.ledger.claims["default", "two"], 1)
     stage.scheduler.learn()
     await stage.claim("one")
     assert await stage.schedule(await stage.pod("p", "one")) == "odd"

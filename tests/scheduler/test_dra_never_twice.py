@@ -7,7 +7,7 @@ do within the lease of the election. At the end the faults stop, and one schedul
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,7 +33,8 @@ from gpufleet.kubernetes.resource_claims import (
     ResourceSlice,
 )
 from gpufleet.placement import Refused
-from gpufleet.scheduler.delivery.allocator import RELEASED_FOR, NotAllocated
+from gpufleet.scheduler.delivery.claim_writer import NotAllocated
+from gpufleet.scheduler.delivery.clearing import RELEASED_FOR
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.state import request_of
 
@@ -301,6 +302,19 @@ class Machine:
                     f"{pod.metadata.name} has no devices"
                 )
 
+    def reconcile(self, part: Literal["plan", "allocator"]) -> None:
+        """Let one component work until its calls are answered."""
+        self.process.reconcile_with(part)
+        while self.world.calls:
+            self.world.resolve(self.world.calls[0], "done")
+
+    def advance(self) -> None:
+        """Deliver all watch events, and let planner and allocator work."""
+        self.process.watch()
+        self.reconcile("plan")
+        self.process.watch()
+        self.reconcile("allocator")
+
     # -- the end ---------------------------------------------------------------------------
 
     def repair(self) -> None:
@@ -380,14 +394,42 @@ def test_no_device_is_ever_in_two_allocations_nor_in_an_allocation_and_a_lease(c
         machine.world.loop.close()
 
 
+def test_an_allocation_is_not_cleared_while_the_watch_lags_behind_the_binding() -> None:
+    machine = Machine(Random(0), faults=False)
+    try:
+        machine.add_pod("one")
+        machine.do_controller()
+        machine.advance()
+        [(pod, _)] = machine.allocated()
+        failed = Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes: Insufficient cpu")
+        status = structs.replace(pod.status, conditions=(failed,))
+        pod = machine.world.write("pods", structs.replace(pod, status=status))
+        machine.world.now += 6.0
+        machine.advance()
+        [(_, claim)] = machine.allocated()
+        assert not claim.status.reserved_for
+        # An attempt that began before the reservation was removed binds the pod; no watch event arrives.
+        bound = structs.replace(pod.spec, node_name=claim.status.allocation.node)
+        machine.world.write("pods", structs.replace(pod, spec=bound))
+        machine.world.now += RELEASED_FOR + 1.0
+        machine.reconcile("allocator")
+        machine.check()
+        machine.advance()
+        [(_, claim)] = machine.allocated()
+        assert claim.status.reserved_for
+    finally:
+        machine.process.kill()
+        machine.world.loop.close()
+
+
 def forgets_a_write_without_response(scheduler: Scheduler) -> None:
     """A write without a response counts as not done."""
 
     async def settle(uid: str) -> None:
-        scheduler.allocator._uncertain.pop(uid, None)
+        scheduler.allocator._writer.uncertain.pop(uid, None)
         raise NotAllocated("no response")
 
-    scheduler.allocator._settle = settle  # type: ignore[method-assign]
+    scheduler.allocator._writer.settle = settle  # type: ignore[method-assign]
 
 
 def ignores_claims_of_others(scheduler: Scheduler) -> None:

@@ -7,7 +7,7 @@ from tests.scheduler.stage import Stage, device, open_stage
 
 from gpufleet.kubernetes import LEASES
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from gpufleet.scheduler.reservation import PodRef
+from gpufleet.scheduler.lease_writer import PodRef
 from kubelite import KubeLite
 
 
@@ -104,6 +104,17 @@ async def test_a_bind_that_loses_a_gpu_releases_the_others(
     assert "GPU 1 of a" in await stage.bind(pod, "a")
     assert list(await stage.leases()) == ["gpu-a-1"]
     assert (await stage.read(pod)).spec.node_name == ""
+
+
+async def test_a_bind_is_refused_if_a_device_plugin_pod_took_the_gpus_meanwhile(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.claim("two", 2)
+    pod = await stage.pod("p", "two")
+    assert (await stage.filter(pod))["NodeNames"] == ["a"]
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    await stage.pod("plain", nodeName="a", containers=[container])
+    assert "the GPUs of a are no longer free" in await stage.bind(pod, "a")
+    assert await stage.leases() == {}
 
 
 async def test_a_pod_name_over_63_characters_works(stage: Stage) -> None:
@@ -310,7 +321,7 @@ async def test_a_pod_whose_reserved_gpu_fails_gets_another(stage: Stage) -> None
     pod = await stage.pod("p", "one")
     assert (await stage.filter(pod, "a"))["NodeNames"] == ["a"]
     fits = stage.scheduler.ledger.holds[pod.metadata.uid].fits
-    await stage.scheduler.reservations.reserve(PodRef(pod.metadata.uid, "default", "p", "one"), fits)
+    await stage.scheduler.lease_writer.reserve(PodRef(pod.metadata.uid, "default", "p", "one"), fits)
     await stage.report("a", [device(0, health="Unhealthy")])
     await stage.until(lambda: stage.scheduler.ledger.cluster.nodes["a"].gpus[0].health == "Unhealthy")
     assert await stage.schedule(pod) == "b"

@@ -23,7 +23,7 @@ async def body_of(stage: Stage, pod: Pod, *nodes: str, **spec: Any) -> dict[str,
 
 async def check_nothing_changed(stage: Stage, *running: Pod) -> None:
     """Check that nothing is held for a pod, and that no pod was evicted or bound."""
-    await stage.until(lambda: not stage.scheduler._tasks)
+    await stage.until(lambda: not stage.scheduler.tasks)
     assert stage.scheduler.ledger.holds == {}
     for pod in running:
         assert (await stage.read(pod)).metadata.deletion_timestamp is None
@@ -91,7 +91,7 @@ async def test_a_pod_that_the_watch_delivers_a_moment_later_is_served(stage: Sta
     late = stage.scheduler.ledger.pods[pod.metadata.uid]
     stage.scheduler.queue.drop(pod.metadata.uid)
     stage.scheduler.ledger.drop_pod(pod.metadata.uid)
-    stage.scheduler.ledger._deleted_pods.clear()  # as if it had never arrived
+    stage.scheduler.ledger._pods.deleted.clear()  # as if it had never arrived
     body = await body_of(stage, pod, "a")
     call = asyncio.ensure_future(stage.call("/filter", body))
     await asyncio.sleep(0.05)

@@ -8,7 +8,7 @@ from gpufleet.kubernetes.annotations import ALLOCATED, NUDGE
 from gpufleet.kubernetes.client.resources import GPU_CLAIMS
 from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from gpufleet.scheduler.reservation import PodRef
+from gpufleet.scheduler.lease_writer import PodRef
 from kubelite import KubeLite
 
 
@@ -80,7 +80,7 @@ async def test_leases_without_a_binding_are_reclaimed_after_the_grace_period(ser
         pod = await stage.pod("p", "two")
         await stage.filter(pod)
         hold = stage.scheduler.ledger.holds[pod.metadata.uid]
-        await stage.scheduler.reservations.reserve(PodRef(pod.metadata.uid, "default", "p", "two"), hold.fits)
+        await stage.scheduler.lease_writer.reserve(PodRef(pod.metadata.uid, "default", "p", "two"), hold.fits)
         assert len(await stage.leases()) == 2
         await no_leases(stage)
         text = (await stage.raw("GET", "/metrics"))[1].decode()
@@ -119,7 +119,7 @@ async def test_a_foreign_lease_stays_while_its_pod_is_pending_or_running(server:
         stray = await stage.pod("s", "one")
         await stage.filter(stray)
         fits = stage.scheduler.ledger.holds[stray.metadata.uid].fits
-        await stage.scheduler.reservations.reserve(PodRef(stray.metadata.uid, "default", "s", "one"), fits)
+        await stage.scheduler.lease_writer.reserve(PodRef(stray.metadata.uid, "default", "s", "one"), fits)
         await stage.until(lambda: not stage.scheduler.ledger.leases_of(stray.metadata.uid), 10.0)
         assert sorted(await stage.leases()) == ["gpu-a-0", "gpu-a-2", "gpu-a-3"]
 
@@ -230,7 +230,7 @@ async def test_an_invalid_claim_does_not_affect_other_pods(stage: Stage) -> None
             spec=ClaimSpec(ClaimDevices(1, exclusivity="MIG"), gang_ref="g"),
         ),
     )
-    stage.scheduler.on_claims([nonsense])
+    stage.scheduler.watch_events.on_claims([nonsense])
     await stage.group("g", 1)
     pod = await stage.pod("p", "odd")
     assert await stage.schedule(pod) == ""

@@ -191,13 +191,13 @@ async def test_pods_that_a_disruption_budget_protects_are_not_preempted(stage: S
     low = await running(stage, "low", "one", priorityClassName="low")
     meta = {"name": "keep", "namespace": "default"}
     budget = convert({"metadata": meta, "spec": {"selector": {}}}, PodDisruptionBudget)
-    stage.scheduler.on_budgets([CacheChange(None, budget)])
+    stage.scheduler.watch_events.on_budgets([CacheChange(None, budget)])
     assert await stage.schedule(await stage.pod("high", "one", priorityClassName="high")) == ""
     await stage.reconciled()
     pods = stage.scheduler.ledger.pods
     assert pods[low.metadata.uid].metadata.deletion_timestamp is None
     assert not stage.scheduler.ledger.holds
-    stage.scheduler.on_budgets([CacheChange(budget, None)])
+    stage.scheduler.watch_events.on_budgets([CacheChange(budget, None)])
     await stage.until(lambda: pods[low.metadata.uid].metadata.deletion_timestamp is not None)
 
 
@@ -208,13 +208,13 @@ async def test_a_gang_with_a_reservation_preempts_once_that_is_possible(stage: S
     lows = [await running(stage, f"low{at}", "one", priorityClassName="low") for at in range(2)]
     meta = {"name": "keep", "namespace": "default"}
     budget = convert({"metadata": meta, "spec": {"selector": {}}}, PodDisruptionBudget)
-    stage.scheduler.on_budgets([CacheChange(None, budget)])
+    stage.scheduler.watch_events.on_budgets([CacheChange(None, budget)])
     await stage.group("g", 2)
     await gang_claim(stage, "g")
     for at in range(2):
         await stage.pod(f"m{at}", "of-g", priorityClassName="high", **GATED)
     await stage.until(lambda: "reserved" in stage.note("g"))
-    stage.scheduler.on_budgets([CacheChange(budget, None)])
+    stage.scheduler.watch_events.on_budgets([CacheChange(budget, None)])
     pods = stage.scheduler.ledger.pods
     await stage.until(lambda: all(pods[low.metadata.uid].metadata.deletion_timestamp for low in lows))
 

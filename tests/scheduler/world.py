@@ -448,7 +448,7 @@ class Process:
         self.excused = self.stamps
 
     def _deliver(self, kind: str, changes: list[CacheChange[Any]]) -> None:
-        getattr(self.scheduler, f"on_{kind}")(changes)
+        getattr(self.scheduler.watch_events, f"on_{kind}")(changes)
 
     def watch(self, events: int = 1_000_000) -> None:
         """Deliver the next watch events."""
@@ -523,7 +523,7 @@ class Process:
     @property
     def idle(self) -> bool:
         """Return whether no task is running."""
-        works = (*self.tasks, *self.rounds.values(), *self.scheduler._tasks)
+        works = (*self.tasks, *self.rounds.values(), *self.scheduler.tasks)
         return self.alive and all(task.done() for task in works)
 
     def kill(self) -> None:
@@ -531,7 +531,7 @@ class Process:
         self.alive = False
         for call in [call for call in self.world.calls if call.process is self]:
             self.world.calls.remove(call)
-        for task in (*self.tasks, *self.rounds.values(), *self.scheduler._tasks):
+        for task in (*self.tasks, *self.rounds.values(), *self.scheduler.tasks):
             task.cancel()
         self.world.settle()
         self.tasks.clear()

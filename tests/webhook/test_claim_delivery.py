@@ -38,6 +38,13 @@ def test_every_container_uses_the_claim_of_the_template_for_its_number_of_gpus()
     assert "runtimeClassName" not in spec
 
 
+def test_a_shared_claim_has_a_template_for_its_share() -> None:
+    for share, name in ((0.25, "gpu-claim-1-share-250"), (None, "gpu-claim-1-share-100")):
+        claim = GpuClaim(spec=ClaimSpec(ClaimDevices(1, exclusivity="Shared", share=share)))
+        [entry] = after(pod(), admit_create(review(pod()), claim, RULES))["spec"]["resourceClaims"]
+        assert entry["resourceClaimTemplateName"] == name
+
+
 def test_a_second_call_changes_nothing() -> None:
     once = after(pod(), admit_create(review(pod()), TWO, RULES))
     assert admit_create(review(once), TWO, RULES).patch == []

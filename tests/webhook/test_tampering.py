@@ -109,7 +109,9 @@ ODD = [
     {"metadata": {"annotations": {CLAIM: "two"}}, "spec": {"containers": [{"name": "c", "env": [1]}]}},
     {"metadata": {"annotations": {CLAIM: "two"}}, "spec": {"containers": [{"name": "c", "resources": 1}]}},
     {"metadata": {"annotations": {CLAIM: "two"}}, "spec": {"schedulingGates": ["x"], "containers": []}},
+    {"metadata": {"annotations": {CLAIM: "two"}}, "spec": {"containers": [{"name": "c"}] * 1001}},
 ]
+MANY_VALUES = b"[" + b"{}," * 250_000 + b"{}]"
 
 
 async def test_odd_shapes_and_depth_bombs_are_a_400(cluster: Cluster) -> None:
@@ -126,6 +128,7 @@ async def test_odd_shapes_and_depth_bombs_are_a_400(cluster: Cluster) -> None:
     for path in ("/mutate", "/validate"):
         bodies.append((path, b'{"request":{"uid":"u","object":{"spec":%b}}}' % DEEP))
         bodies.append((path, b'{"request":{"uid":"u","object":{"metadata":{"annotations":%b}}}}' % DEEP))
+        bodies.append((path, b'{"request":{"uid":"u","object":{"status":%b}}}' % MANY_VALUES))
     async with cluster.webhook() as running, aiohttp.ClientSession() as session:
         assert running.keys.ring is not None
         trusted = ssl.create_default_context(cadata=running.keys.ring.bundle.decode())

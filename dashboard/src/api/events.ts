@@ -6,7 +6,7 @@ import type { Change } from "./types";
 
 export type LiveState = "connecting" | "live" | "lost";
 const KEPT = 200;
-const SILENCE = 40_000; // the server sends a keep-alive every 15 s
+const SILENCE = 20_000; // the server sends a keep-alive every 15 s
 const LONGEST_WAIT = 30_000;
 
 type Listener = (change: Change) => void;
@@ -69,6 +69,7 @@ class Live {
     const inner = new AbortController();
     const abort = () => inner.abort();
     outer.addEventListener("abort", abort);
+    addEventListener("offline", abort);
     let silence = setTimeout(abort, SILENCE);
     try {
       const address = addressOf("api/events", { cluster });
@@ -94,6 +95,7 @@ class Live {
     } finally {
       clearTimeout(silence);
       outer.removeEventListener("abort", abort);
+      removeEventListener("offline", abort);
     }
   }
 

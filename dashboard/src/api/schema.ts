@@ -601,6 +601,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/nodes/{name}/occupancy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Which workload held which GPUs of a node in a time range, from the periods that hours are billed by */
+        get: operations["node_occupancy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/events": {
         parameters: {
             query?: never;
@@ -1518,6 +1535,32 @@ export interface components {
             processName: string;
             user: string;
             gpuMemory: number | null;
+        };
+        /**
+         * Occupancy
+         * @description Who held the GPUs of a node, by start.
+         */
+        Occupancy: {
+            gpus: number[];
+            periods: components["schemas"]["OccupancyPeriod"][];
+            truncated: boolean;
+        };
+        /**
+         * OccupancyPeriod
+         * @description A pod that held GPUs; all names are empty if the caller may not see them.
+         */
+        OccupancyPeriod: {
+            namespace: string;
+            podName: string;
+            workloadUid: string;
+            workloadKind: string;
+            workloadName: string;
+            gpus: number[];
+            gpuCount: number;
+            share: number;
+            start: number;
+            /** @description Unix seconds; 0 while it lasts. */
+            end: number;
         };
         /**
          * ClaimPage
@@ -4677,6 +4720,104 @@ export interface operations {
                         data: {
                             [key: string]: components["schemas"]["Graph"];
                         };
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    node_occupancy: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Unix seconds. */
+                start: number;
+                /** @description Unix seconds. */
+                end: number;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "gpus": [
+                     *           0,
+                     *           1,
+                     *           2,
+                     *           3,
+                     *           4,
+                     *           5,
+                     *           6,
+                     *           7
+                     *         ],
+                     *         "periods": [
+                     *           {
+                     *             "namespace": "research",
+                     *             "podName": "llama-0",
+                     *             "workloadUid": "1f0c",
+                     *             "workloadKind": "Job",
+                     *             "workloadName": "llama",
+                     *             "gpus": [
+                     *               0,
+                     *               1,
+                     *               2,
+                     *               3
+                     *             ],
+                     *             "gpuCount": 4,
+                     *             "share": 1,
+                     *             "start": 1609459200,
+                     *             "end": 0
+                     *           }
+                     *         ],
+                     *         "truncated": false
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["Occupancy"];
                         /** @description The request's trace id. */
                         traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */

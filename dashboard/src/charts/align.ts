@@ -12,10 +12,14 @@ export interface Columns {
   values: (number | null)[][];
 }
 
-export function align(lines: readonly Line[]): Columns {
+/** Align lines; where points are further apart than twice `step` seconds, the lines have a gap. */
+export function align(lines: readonly Line[], step = 0): Columns {
   const moments = new Set<number>();
   for (const line of lines) for (const [, at] of line.points) moments.add(at);
-  const times = [...moments].sort((a, b) => a - b);
+  const times = withGaps(
+    [...moments].sort((a, b) => a - b),
+    step * 1000,
+  );
   const place = new Map(times.map((at, index) => [at, index]));
   const values = lines.map((line) => {
     const column: (number | null)[] = new Array(times.length).fill(null);
@@ -23,6 +27,41 @@ export function align(lines: readonly Line[]): Columns {
     return column;
   });
   return { times: times.map((at) => at / 1000), values };
+}
+
+function withGaps(times: number[], step: number): number[] {
+  if (!step) return times;
+  return times.flatMap((at, place) =>
+    place && at - (times[place - 1] as number) > 2 * step
+      ? [(times[place - 1] as number) + step, at]
+      : [at],
+  );
+}
+
+export interface Statistics {
+  last: number | null;
+  mean: number | null;
+  max: number | null;
+}
+
+export function statisticsOf(column: readonly (number | null)[]): Statistics {
+  const known = column.filter((value): value is number => value !== null);
+  if (!known.length) return { last: null, mean: null, max: null };
+  return {
+    last: known.at(-1) ?? null,
+    mean: known.reduce((sum, value) => sum + value, 0) / known.length,
+    max: known.reduce((most, value) => Math.max(most, value)),
+  };
+}
+
+/** Return the place of the time next to `at`; null if none is within `room`. */
+export function nearest(times: readonly number[], at: number, room: number): number | null {
+  let found: number | null = null;
+  let distance = room;
+  times.forEach((time, place) => {
+    if (Math.abs(time - at) <= distance) [found, distance] = [place, Math.abs(time - at)];
+  });
+  return found;
 }
 
 /** Add each column to those before it for stacked areas; gaps count as zero. */

@@ -1,58 +1,74 @@
-// Lines or stacked areas over time, drawn by uPlot. Our own legend shows the values under the cursor
-// and escapes names.
+// Lines, stacked areas or bars over time, drawn by uPlot, with a readout at the cursor, a legend that
+// hides and shows lines, and the values as a table.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { session, useSession } from "../state/session";
-import { moment, short, yearOf } from "../ui/format";
-import { align, alone, stack, type Line } from "./align";
-import { lineColours, themeColour } from "./colours";
+import { useSession } from "../state/session";
+import { moment, short } from "../ui/format";
+import { align, nearest, stack, statisticsOf, type Line } from "./align";
+import { lineColours } from "./colours";
+import { HEIGHT, plotOptions, type Format, type Shape } from "./plot";
 
 const MOST_NAMED = 12;
+const MOST_READ = 8;
+const MOST_ROWS = 64;
 const DAY = 86_400;
 const QUIET = { dark: "#39424f", light: "#c9d0da" };
 
-interface Props {
+interface Props extends Shape {
   lines: readonly Line[];
   label: string;
-  height?: number;
-  stacked?: boolean;
-  /** Bars instead of areas, for daily sums. */
-  bars?: boolean | undefined;
-  format?: (value: number) => string;
-  min?: number;
-  max?: number;
-  /** Range of the time axis in seconds; the range of the data by default. */
-  from?: number;
-  to?: number;
-  /** Fit the value axis to the data instead of starting at zero. */
-  loose?: boolean;
+  /** Expected seconds between two points: longer pauses are gaps. */
+  step?: number;
+  /** Called with a range in seconds when somebody drags over the chart. */
+  onZoom?: (from: number, to: number) => void;
+}
+
+interface Cursor {
+  time: number;
+  left: number;
 }
 
 export function Lines(props: Props) {
   const { theme, zone } = useSession();
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
-  const [at, setAt] = useState<number | null>(null);
+  const zoom = useRef(props.onZoom);
+  zoom.current = props.onZoom;
+  const [cursor, setCursor] = useState<Cursor | null>(null);
+  const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const format = props.format ?? short;
-  const { times, values } = useMemo(() => align(props.lines), [props.lines]);
-  const drawn = useMemo(() => (props.stacked ? stack(values) : values), [values, props.stacked]);
+  const { times, values } = useMemo(
+    () => align(props.lines, props.step),
+    [props.lines, props.step],
+  );
+  const drawn = useMemo(() => {
+    const shown = values.map((column, place) =>
+      hidden.has(props.lines[place]?.name ?? "") ? column.map(() => null) : column,
+    );
+    return props.stacked ? stack(shown) : shown;
+  }, [values, props.stacked, hidden]);
   const colours = lineColours(props.lines.length, theme).map((colour, place) =>
     props.lines[place]?.quiet ? QUIET[theme] : colour,
   );
-  const shape = `${props.lines.map((line) => line.name).join("\n")} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height} ${props.from} ${props.to}`;
+  const names = props.lines.map((line) => line.name).join("\n");
+  const shape = `${names} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height} ${props.from} ${props.to}`;
 
   useEffect(() => {
     const element = box.current;
     if (!element) return;
+    const handlers = {
+      onCursor: setCursor,
+      onZoom: zoom.current && ((from: number, to: number) => zoom.current?.(from, to)),
+    };
     const made = new uPlot(
-      options(props, element.clientWidth, colours, format, setAt),
-      data(times, drawn, props.stacked) as uPlot.AlignedData,
+      plotOptions(props, element.clientWidth, colours, format, handlers),
+      columnsOf(times, drawn, props.stacked) as uPlot.AlignedData,
       element,
     );
     plot.current = made;
     const resize = new ResizeObserver(() =>
-      made.setSize({ width: element.clientWidth, height: props.height ?? 220 }),
+      made.setSize({ width: element.clientWidth, height: props.height ?? HEIGHT }),
     );
     resize.observe(element);
     return () => {
@@ -63,38 +79,106 @@ export function Lines(props: Props) {
   }, [shape]);
 
   useEffect(() => {
-    plot.current?.setData(data(times, drawn, props.stacked) as uPlot.AlignedData);
+    plot.current?.setData(columnsOf(times, drawn, props.stacked) as uPlot.AlignedData);
   }, [times, drawn]);
 
-  const place = at ?? times.length - 1;
-  const seconds = times[place];
+  const room = roomOf(props);
+  const place = cursor ? nearest(times, cursor.time, room) : times.length - 1;
+  const seconds = place === null ? cursor?.time : times[place];
+  const toggle = (name: string) =>
+    setHidden((old) => {
+      const next = new Set(old);
+      if (!next.delete(name)) next.add(name);
+      return next;
+    });
+  const valueOf = (column: (number | null)[]) => (place === null ? null : column[place]);
   return (
     <figure class="chart" aria-label={props.label}>
-      <div class="chart-box" ref={box} />
+      <div class={`chart-box ${props.onZoom ? "zoomable" : ""}`} ref={box} />
+      {cursor && seconds !== undefined && (
+        <Readout
+          left={cursor.left}
+          width={box.current?.clientWidth ?? 0}
+          title={moment(seconds * 1000, zone)}
+          rows={props.lines.flatMap((line, index) => {
+            const value = valueOf(values[index] ?? []);
+            return value == null || hidden.has(line.name)
+              ? []
+              : [{ name: line.name, value, colour: colours[index] ?? "" }];
+          })}
+          format={format}
+        />
+      )}
       <figcaption class="legend">
         {seconds !== undefined && <span class="muted num">{moment(seconds * 1000, zone)}</span>}
         {props.lines.length <= MOST_NAMED ? (
           props.lines.map((line, index) => (
-            <span class="key" key={line.name}>
+            <button
+              type="button"
+              class="key"
+              key={line.name}
+              aria-pressed={!hidden.has(line.name)}
+              title={hidden.has(line.name) ? "Show this line" : "Hide this line"}
+              onClick={() => toggle(line.name)}
+            >
               <span class="swatch" style={{ background: colours[index] ?? "" }} />
-              {line.name} <b class="num">{written(values[index]?.[place], format)}</b>
-            </span>
+              {line.name} <b class="num">{written(valueOf(values[index] ?? []), format)}</b>
+            </button>
           ))
         ) : (
           <Many values={values} place={place} format={format} />
         )}
       </figcaption>
+      <Values lines={props.lines} values={values} format={format} />
     </figure>
   );
 }
 
-function Many(props: {
-  values: (number | null)[][];
-  place: number;
-  format: (value: number) => string;
+/** Return how far from the cursor a point may be, in seconds, to be read out. */
+function roomOf(props: Props): number {
+  if (props.step) return 1.5 * props.step;
+  return props.from !== undefined && props.to !== undefined
+    ? Math.max(props.bars ? DAY : 0, (props.to - props.from) / 40)
+    : Infinity;
+}
+
+interface ReadoutRow {
+  name: string;
+  value: number;
+  colour: string;
+}
+
+/** The values at the cursor, the largest first. */
+function Readout(props: {
+  left: number;
+  width: number;
+  title: string;
+  rows: ReadoutRow[];
+  format: Format;
 }) {
+  const rows = [...props.rows].sort((a, b) => b.value - a.value);
+  const right = props.left > props.width / 2;
+  const side = right
+    ? { right: `${props.width - props.left + 12}px` }
+    : { left: `${props.left + 12}px` };
+  return (
+    <div class="readout" style={side} aria-hidden="true">
+      <p class="muted num">{props.title}</p>
+      {rows.slice(0, MOST_READ).map((row) => (
+        <p key={row.name}>
+          <span class="swatch" style={{ background: row.colour }} /> {row.name}{" "}
+          <b class="num">{props.format(row.value)}</b>
+        </p>
+      ))}
+      {rows.length > MOST_READ && <p class="muted">and {rows.length - MOST_READ} more</p>}
+      {!rows.length && <p class="muted">no reading</p>}
+    </div>
+  );
+}
+
+function Many(props: { values: (number | null)[][]; place: number | null; format: Format }) {
   const now = props.values
-    .map((column) => column[props.place])
+    .map((column) => (props.place === null ? null : column[props.place]))
     .filter((value): value is number => value != null);
   if (!now.length) return <span class="muted">{props.values.length} lines</span>;
   const mean = now.reduce((sum, value) => sum + value, 0) / now.length;
@@ -114,117 +198,47 @@ function Many(props: {
   );
 }
 
-function written(value: number | null | undefined, format: (value: number) => string): string {
+/** Last, mean and highest value of each line, for readers of tables and of screens. */
+function Values(props: { lines: readonly Line[]; values: (number | null)[][]; format: Format }) {
+  const [open, setOpen] = useState(false);
+  if (!props.lines.length) return null;
+  return (
+    <details class="chart-values" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary class="muted small">Values</summary>
+      {open && (
+        <table>
+          <thead>
+            <tr>
+              <th>Line</th>
+              <th class="right">Last</th>
+              <th class="right">Mean</th>
+              <th class="right">Max</th>
+            </tr>
+          </thead>
+          <tbody>
+            {props.lines.slice(0, MOST_ROWS).map((line, place) => {
+              const { last, mean, max } = statisticsOf(props.values[place] ?? []);
+              return (
+                <tr key={line.name}>
+                  <td>{line.name}</td>
+                  <td class="right">{written(last, props.format)}</td>
+                  <td class="right">{written(mean, props.format)}</td>
+                  <td class="right">{written(max, props.format)}</td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      )}
+    </details>
+  );
+}
+
+function written(value: number | null | undefined, format: Format): string {
   return value == null ? "–" : format(value);
 }
 
 /** Paint stacked areas from the top down, so that each covers its own part. */
-function data(times: number[], drawn: (number | null)[][], stacked = false): unknown[] {
+function columnsOf(times: number[], drawn: (number | null)[][], stacked = false): unknown[] {
   return [times, ...(stacked ? [...drawn].reverse() : drawn)];
-}
-
-function options(
-  props: Props,
-  width: number,
-  colours: string[],
-  format: (value: number) => string,
-  setAt: (at: number | null) => void,
-): uPlot.Options {
-  const axis = {
-    stroke: themeColour("--muted"),
-    font: `11px ${themeColour("--sans")}`,
-    grid: { stroke: themeColour("--line"), width: 1 },
-    ticks: { show: false },
-  };
-  const painted = props.stacked ? [...colours].reverse() : colours;
-  return {
-    width,
-    height: props.height ?? 220,
-    padding: [8, 18, 0, 0],
-    legend: { show: false },
-    tzDate: (seconds) =>
-      props.bars || session.zone === "UTC"
-        ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC")
-        : new Date(seconds * 1000),
-    cursor: { points: { size: 6 }, y: false, drag: { x: false, y: false } },
-    scales: {
-      x: {
-        range: (_plot, low, high) =>
-          props.bars ? [low - DAY / 2, high + DAY / 2] : [props.from ?? low, props.to ?? high],
-      },
-      y: {
-        range: (_plot, low, high) => {
-          const room = ((high ?? 0) - (low ?? 0)) * 0.12 || Math.abs(high ?? 1) * 0.05 || 1;
-          if (props.loose && low != null && high != null) return [low - room, high + room];
-          return [
-            props.min ?? Math.min(0, low ?? 0),
-            props.max ?? (high == null || high <= 0 ? 1 : high * 1.06),
-          ];
-        },
-      },
-    },
-    axes: [
-      {
-        ...axis,
-        size: 28,
-        gap: 6,
-        grid: { show: false },
-        values: (_plot, splits) => ticks(splits, props.bars),
-        ...(props.bars ? { incrs: [1, 2, 3, 5, 7, 14, 30, 60, 90].map((days) => days * DAY) } : {}),
-      },
-      {
-        ...axis,
-        size: (_plot, words) => roomFor(words),
-        values: (_plot, splits) => splits.map(format),
-      },
-    ],
-    series: [
-      {},
-      ...painted.map((colour) => ({
-        stroke: colour,
-        width: props.stacked ? 1 : painted.length > 8 ? 1 : 1.5,
-        points:
-          props.stacked || props.bars
-            ? { show: false }
-            : {
-                show: true,
-                size: 5,
-                fill: colour,
-                filter: (plot: uPlot, column: number) => alone(plot.data[column] ?? []),
-              },
-        ...(props.bars && uPlot.paths.bars
-          ? { paths: uPlot.paths.bars({ size: [0.72, 56] }) }
-          : {}),
-        ...(props.stacked ? { fill: colour } : painted.length === 1 ? { fill: `${colour}1c` } : {}),
-      })),
-    ],
-    hooks: { setCursor: [(made) => setAt(made.cursor.idx ?? null)] },
-  };
-}
-
-/** Return the width of the axis for its labels. */
-function roomFor(words: string[] | null): number {
-  const longest = Math.max(0, ...(words ?? []).map((word) => word.length));
-  return Math.max(40, Math.ceil(longest * 6.7) + 14);
-}
-
-/** Format axis times: the date at the start of a day, with the year at the start of a year, else the hour. */
-function ticks(splits: number[], days = false): string[] {
-  const where = days ? "UTC" : session.zone;
-  const zone = where === "UTC" ? { timeZone: "UTC" } : {};
-  const date = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", ...zone });
-  const hour = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", ...zone });
-  const [first, last] = [splits[0] ?? 0, splits.at(-1) ?? 0].map((seconds) =>
-    date.format(seconds * 1000),
-  );
-  let day = first === last ? first : ""; // a chart within one day shows only hours
-  let year = yearOf(Date.now(), where);
-  return splits.map((seconds) => {
-    const here = date.format(seconds * 1000);
-    if (here === day) return hour.format(seconds * 1000);
-    day = here;
-    const before = year;
-    year = yearOf(seconds * 1000, where);
-    return year === before ? here : `${here} ${year}`;
-  });
 }

@@ -1,12 +1,15 @@
 // Node page: GPUs by island, holders, processes, history.
-import type { Graph, NodeDetail, NodeGpu } from "../api/types";
+import type { Graph, NodeDetail, NodeGpu, Occupancy } from "../api/types";
 import { css, viridis } from "../charts/colours";
+import { Gantt } from "../charts/gantt";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { rangeName, useRange, zoomTo } from "../state/range";
+import { link } from "../state/route";
 import { count, decimal, percent, shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { Ago, Badge, Card, Choice, Empty, KeyValues, PageHead, Loaded } from "../ui/components";
-import { Graphs, SPANS, useSpan, type Span } from "./graphs";
+import { Ago, Badge, Card, Empty, KeyValues, PageHead, Loaded } from "../ui/components";
+import { RangeChoice } from "../ui/range";
+import { Graphs } from "./graphs";
 import { STATE_TONES, STATE_WORDS } from "./nodes";
 
 export function NodePage(props: { name: string; query: Record<string, string> }) {
@@ -77,11 +80,13 @@ function allocationText(node: NodeDetail): string {
     : `${node.gpuAllocated} of ${node.gpuTotal} GPUs allocated`;
 }
 
+const FREE = "free";
+
 /** Return the text for a GPU without a known holder: a pod may hold GPUs without reporting which. */
 function unknownHolderText(node: NodeDetail): string {
   const named = node.gpus.filter((gpu) => gpu.holders?.length).length;
   if (node.gpuAllocated == null) return "not known whether allocated";
-  if (node.gpuAllocated <= named) return "free";
+  if (node.gpuAllocated <= named) return FREE;
   return node.gpuAllocated >= node.gpuTotal
     ? "allocated, holder unknown"
     : `${node.gpuAllocated - named} of these are allocated, not known which`;
@@ -162,7 +167,9 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
       {(gpu.holders ?? []).map((holder) => (
         <Holder key={holder.podUid} holder={holder} />
       ))}
-      {!gpu.holders?.length && <span class="gpu-holder muted">{props.unnamed}</span>}
+      {!gpu.holders?.length && !(sick && props.unnamed === FREE) && (
+        <span class="gpu-holder muted">{props.unnamed}</span>
+      )}
     </div>
   );
 }
@@ -185,27 +192,24 @@ function Holder(props: { holder: NonNullable<NodeGpu["holders"]>[number] }) {
 }
 
 function History(props: { name: string; query: Record<string, string> }) {
-  const span = (props.query["span"] ?? "1h") as Span;
-  const range = useSpan(span);
+  const range = useRange(props.query);
   const graphs = useResource<Record<string, Graph>>(
     `api/nodes/${encodeURIComponent(props.name)}/metrics`,
     { cluster: props.query["cluster"], ...range },
-    { every: 60_000, same: `history ${span}` },
+    { every: 60_000, same: `history ${rangeName(props.query)}` },
+  );
+  const occupancy = useResource<Occupancy>(
+    `api/nodes/${encodeURIComponent(props.name)}/occupancy`,
+    { cluster: props.query["cluster"], start: range.start, end: range.end },
+    { every: 60_000, same: `occupancy ${rangeName(props.query)}` },
   );
   return (
-    <Card
-      title="History"
-      aside={
-        <Choice
-          label="Span"
-          value={span}
-          options={SPANS}
-          onChange={(chosen) => setQuery({ span: chosen === "1h" ? undefined : chosen })}
-        />
-      }
-    >
+    <Card title="History" aside={<RangeChoice query={props.query} range={range} />}>
+      <Loaded of={occupancy} missing="This server has no history of allocations" lines={4}>
+        {(data) => <Gantt occupancy={data} start={range.start} end={range.end} onZoom={zoomTo} />}
+      </Loaded>
       <Loaded of={graphs} missing="This server has no node history" lines={6}>
-        {(data) => <Graphs graphs={data} from={range.start} to={range.end} />}
+        {(data) => <Graphs graphs={data} range={range} />}
       </Loaded>
     </Card>
   );

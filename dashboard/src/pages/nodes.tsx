@@ -15,6 +15,7 @@ import {
   Search,
   Select,
   Loaded,
+  rowLink,
 } from "../ui/components";
 import { SortHead } from "../ui/sort";
 
@@ -92,8 +93,10 @@ export function NodesPage(props: { query: Record<string, string> }) {
               {rows.data.length ? (
                 <NodeTable rows={rows.data} sort={sort} />
               ) : (
-                <Empty title="No node matches">
-                  Clear the search or choose another state or model.
+                <Empty title={rows.total ? "No nodes on this page" : "No node matches"}>
+                  {rows.total
+                    ? "Go to an earlier page."
+                    : "Clear the search or choose another state or model."}
                 </Empty>
               )}
               <Pager
@@ -122,6 +125,7 @@ function orderOf(sort: Sort): { sort?: string; reverse?: string } {
 
 function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
   const head = { sort: props.sort, otherwise: "name" };
+  const problems = props.rows.some((node) => node.fault);
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Nodes">
       <table>
@@ -132,12 +136,12 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
             <SortHead field="free" words="GPUs" down {...head} />
             <th>Model</th>
             <SortHead field="utilization" words="Utilization" down right {...head} />
-            <th>Problem</th>
+            {problems && <th>Problem</th>}
           </tr>
         </thead>
         <tbody>
           {props.rows.map((node) => (
-            <tr key={node.name}>
+            <tr key={node.name} {...rowLink(link(["nodes", node.name]))}>
               <td class="name">
                 <a href={link(["nodes", node.name])}>{node.name}</a>
               </td>
@@ -159,7 +163,7 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
               <td class="right">
                 <Meter rate={node.utilization} />
               </td>
-              <td class="muted words">{node.fault}</td>
+              {problems && <td class="muted words">{node.fault}</td>}
             </tr>
           ))}
         </tbody>

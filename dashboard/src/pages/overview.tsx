@@ -18,7 +18,17 @@ import type { Quantity } from "../heatmap/paint";
 import { useResource, type Resource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { NONE, count, money, percent, shortModel } from "../ui/format";
-import { Ago, Card, Choice, Empty, Meter, PageHead, Loaded, type Tone } from "../ui/components";
+import {
+  Ago,
+  Card,
+  Choice,
+  Empty,
+  Meter,
+  PageHead,
+  Loaded,
+  StaleNote,
+  type Tone,
+} from "../ui/components";
 import { hourAt, lastDays, lastHours, spanOf } from "./period";
 
 const QUANTITIES = [
@@ -144,46 +154,49 @@ function Stats(props: { overview: Resource<ClusterOverview>; week: ClusterHour[]
     );
   }
   return (
-    <div class="grid stats">
-      <div class="card stat">
-        <span class="stat-label">Allocated (schedulable GPUs)</span>
-        <span class="stat-value">{data ? percent(data.allocationRate) : " "}</span>
-        <Spark
-          values={props.week.map((hour) => hour.allocation_rate)}
-          label="Allocated share of all GPUs over 7 days"
-        />
-        <span class="stat-sub num">{data ? allocationText(data) : " "}</span>
+    <>
+      {data && error && <StaleNote at={props.overview.at} error={error} />}
+      <div class="grid stats">
+        <div class="card stat">
+          <span class="stat-label">Allocated (schedulable GPUs)</span>
+          <span class="stat-value">{data ? percent(data.allocationRate) : " "}</span>
+          <Spark
+            values={props.week.map((hour) => hour.allocation_rate)}
+            label="Allocated share of all GPUs over 7 days"
+          />
+          <span class="stat-sub num">{data ? allocationText(data) : " "}</span>
+        </div>
+        <div class="card stat">
+          <span class="stat-label">Utilization (allocated GPUs)</span>
+          <span class="stat-value">{data ? percent(data.utilization) : " "}</span>
+          <Spark
+            values={props.week.flatMap((hour) => hour.avg_utilization ?? [])}
+            label="Utilization over 7 days"
+          />
+          <span class="stat-sub">
+            {data && data.utilization == null ? "no readings" : "mean of the latest readings"}
+          </span>
+        </div>
+        <div class="card stat">
+          <span class="stat-label">Idle while allocated</span>
+          <span class="stat-value">
+            {data?.measuredGpus ? count(data.idleGpus) : NONE} <small>GPUs</small>
+          </span>
+          <span class="stat-sub num">
+            {data?.measuredGpus
+              ? `${percent(data.idleGpus / data.measuredGpus)} of ${count(data.measuredGpus)} allocated GPUs, below ${IDLE_BELOW}%`
+              : "no readings"}
+          </span>
+        </div>
+        <div class="card stat">
+          <span class="stat-label">Nodes</span>
+          <span class="stat-value">
+            {data ? count(data.healthyNodes) : " "} <small>healthy</small>
+          </span>
+          {data && <NodeSplit overview={data} />}
+        </div>
       </div>
-      <div class="card stat">
-        <span class="stat-label">Utilization (allocated GPUs)</span>
-        <span class="stat-value">{data ? percent(data.utilization) : " "}</span>
-        <Spark
-          values={props.week.flatMap((hour) => hour.avg_utilization ?? [])}
-          label="Utilization over 7 days"
-        />
-        <span class="stat-sub">
-          {data && data.utilization == null ? "no readings" : "mean of the latest readings"}
-        </span>
-      </div>
-      <div class="card stat">
-        <span class="stat-label">Idle while allocated</span>
-        <span class="stat-value">
-          {data?.measuredGpus ? count(data.idleGpus) : NONE} <small>GPUs</small>
-        </span>
-        <span class="stat-sub num">
-          {data?.measuredGpus
-            ? `${percent(data.idleGpus / data.measuredGpus)} of ${count(data.measuredGpus)} allocated GPUs, below ${IDLE_BELOW}%`
-            : "no readings"}
-        </span>
-      </div>
-      <div class="card stat">
-        <span class="stat-label">Nodes</span>
-        <span class="stat-value">
-          {data ? count(data.healthyNodes) : " "} <small>healthy</small>
-        </span>
-        {data && <NodeSplit overview={data} />}
-      </div>
-    </div>
+    </>
   );
 }
 
@@ -216,6 +229,7 @@ function NodeSplit(props: { overview: ClusterOverview }) {
 }
 
 function Week(props: { hours: ClusterHour[] }) {
+  const period = lastHours(WEEK);
   const lines = useMemo(
     () => [
       {
@@ -244,9 +258,12 @@ function Week(props: { hours: ClusterHour[] }) {
       lines={lines}
       label="Allocation and utilization of the last seven days"
       height={230}
+      from={Date.parse(period.start_time) / 1000}
+      to={Date.parse(period.end_time) / 1000}
+      step={3600}
       min={0}
       max={100}
-      format={(value) => `${Math.round(value)}%`}
+      format={(value, digits = 0) => `${value.toFixed(digits)}%`}
     />
   );
 }

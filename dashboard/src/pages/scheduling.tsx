@@ -5,6 +5,7 @@ import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { NONE, count, percent, shortModel } from "../ui/format";
 import { Ago, Badge, Card, Choice, Empty, PageHead, Pager, Select, Loaded } from "../ui/components";
+import { NumberField } from "../ui/number";
 import { Explain, Explanation } from "./claim";
 import { Gangs } from "./gangs";
 import { byFree, fittingNodes, capacityOf, type NodeCapacity, type Grouping } from "./capacity";
@@ -24,6 +25,7 @@ const PHASES = [
 ] as const;
 type Phase = (typeof PHASES)[number][0];
 const SIZE = 20;
+const MOST_GPUS = 64;
 
 export function SchedulingPage(props: { query: Record<string, string> }) {
   const { cluster, claim } = props.query;
@@ -72,7 +74,7 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
 }
 
 function WhatIf(props: { capacities: NodeCapacity[]; query: Record<string, string> }) {
-  const requested = Math.min(64, Math.max(1, Number(props.query["count"] ?? "4") || 1));
+  const requested = Math.min(MOST_GPUS, Math.max(1, Number(props.query["count"] ?? "4") || 1));
   const together = (props.query["together"] ?? "contiguous") as Grouping;
   const model = props.query["model"] ?? "";
   const models = useMemo(
@@ -88,13 +90,12 @@ function WhatIf(props: { capacities: NodeCapacity[]; query: Record<string, strin
       <div class="form">
         <label class="named">
           GPUs
-          <input
-            class="field"
-            type="number"
-            min={1}
-            max={64}
+          <NumberField
+            label="GPUs"
             value={requested}
-            onInput={(event) => setQuery({ count: event.currentTarget.value })}
+            min={1}
+            max={MOST_GPUS}
+            onChange={(value) => setQuery({ count: String(value) })}
           />
         </label>
         <Select
@@ -119,7 +120,8 @@ function WhatIf(props: { capacities: NodeCapacity[]; query: Record<string, strin
               <strong class="num">
                 {count(fits.length)} {fits.length === 1 ? "node" : "nodes"}
               </strong>{" "}
-              could take {requested} {model ? shortModel(model) : "GPUs"} now.
+              could take {requested} {model ? `${shortModel(model)} ` : ""}
+              {requested === 1 ? "GPU" : "GPUs"} now.
             </p>
             <p class="muted small nodes-line">
               {fits.slice(0, 8).map((node) => (

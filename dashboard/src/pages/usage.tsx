@@ -94,6 +94,7 @@ export function UsagePage(props: { query: Record<string, string> }) {
               heading={labelled ? key : by}
               params={params}
               query={query}
+              days={days}
             />
           )}
         </Loaded>
@@ -176,6 +177,7 @@ function UsageReport(props: {
   heading: string;
   params: Params;
   query: Record<string, string>;
+  days: Days;
 }) {
   const { report, heading } = props;
   const lines = useMemo(() => stackedLines(report), [report]);
@@ -204,6 +206,7 @@ function UsageReport(props: {
             label={`GPUs allocated by ${heading}`}
             height={280}
             format={short}
+            {...axisOf(props.days, daily)}
           />
         </Card>
       </div>
@@ -223,6 +226,15 @@ function UsageReport(props: {
       </div>
     </>
   );
+}
+
+/** Return the time axis for days: up to now, whatever hours have statistics. */
+function axisOf(days: Days, daily: boolean): { from: number; to: number; step?: number } {
+  const [first, last] = [Date.parse(days.first) / 1000, Date.parse(days.last) / 1000];
+  const today = Math.min(last, Math.max(first, Math.floor(Date.now() / 86_400_000) * 86_400));
+  if (daily) return { from: first, to: today };
+  const end = Math.min(last + 86_400, Math.max(first + 3600, Date.now() / 1000));
+  return { from: first, to: end, step: 3600 };
 }
 
 function Totals(props: { report: Report }) {
@@ -347,8 +359,11 @@ function Table(props: { report: Report; heading: string; sort: Sort; page: numbe
             </tr>
           </thead>
           <tbody>
-            {rows.slice((page - 1) * SIZE, page * SIZE).map((row) => (
-              <tr key={`${row.row} ${row.namespace} ${row.kind} ${row.name} ${row.uid}`}>
+            {rows.map((row, place) => (
+              <tr
+                key={`${row.row} ${row.namespace} ${row.kind} ${row.name} ${row.uid}`}
+                class={Math.floor(place / SIZE) === page - 1 ? "" : "print-only"}
+              >
                 <td class="name">
                   <RowName row={row} />
                 </td>

@@ -3,23 +3,16 @@ import { useMemo } from "preact/hooks";
 import type { Graph, HierarchyItem, TrainingRow, WorkloadDetail } from "../api/types";
 import { Lines } from "../charts/lines";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { rangeName, useRange, zoomTo, type Range, type Run } from "../state/range";
+import { link } from "../state/route";
 import { count, percent, short, span } from "../ui/format";
 import { Icon } from "../ui/icons";
-import {
-  Badge,
-  Card,
-  Choice,
-  Empty,
-  KeyValues,
-  PageHead,
-  Loaded,
-  When,
-  useNow,
-} from "../ui/components";
+import { Badge, Card, Empty, KeyValues, PageHead, Loaded, When, useNow } from "../ui/components";
+import { RangeChoice } from "../ui/range";
+import { useTitle } from "../ui/title";
 import { ClaimOf } from "./claim";
 import { durationLabel, gpusOf, isWaiting, modelsOf } from "./request";
-import { Graphs, SPANS, useSpan, type Span } from "./graphs";
+import { Graphs } from "./graphs";
 
 export function WorkloadPage(props: { uid: string; query: Record<string, string> }) {
   const workload = useResource<WorkloadDetail>(
@@ -41,6 +34,7 @@ export function WorkloadPage(props: { uid: string; query: Record<string, string>
 
 function Detail(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const { workload, query } = props;
+  useTitle(workload.name);
   return (
     <>
       <PageHead
@@ -51,7 +45,6 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         }
         sub={`${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.source}`}
       />
-      <Summary workload={workload} query={query} />
       {workload.waitingReason && (
         <div class="grid">
           <Card title="Why it waits">
@@ -59,6 +52,7 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
           </Card>
         </div>
       )}
+      <Summary workload={workload} query={query} />
       <div class="grid">
         <GpuGraphs workload={workload} query={query} />
       </div>
@@ -153,30 +147,26 @@ function Stat(props: { label: string; value: string; sub: string }) {
   );
 }
 
+function runOf(workload: WorkloadDetail): Run {
+  return { start: workload.startTime, end: workload.endTime };
+}
+
 function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, string> }) {
-  const chosen = (props.query["span"] ?? "1h") as Span;
-  const { workload } = props;
-  const range = useSpan(chosen, workload.endTime);
+  const { workload, query } = props;
+  const range = useRange(query, runOf(workload));
   const graphs = useResource<Record<string, Graph>>(
     `api/workloads/${encodeURIComponent(workload.uid)}/metrics`,
-    { cluster: props.query["cluster"], ...range },
-    { every: 60_000, same: `graphs ${chosen}` },
+    { cluster: query["cluster"], ...range },
+    { every: 60_000, same: `graphs ${rangeName(query)}` },
   );
   return (
     <Card
       title="GPUs over time"
       note="one line for each GPU"
-      aside={
-        <Choice
-          label="Span"
-          value={chosen}
-          options={SPANS}
-          onChange={(value) => setQuery({ span: value === "1h" ? undefined : value })}
-        />
-      }
+      aside={<RangeChoice query={query} range={range} run={workload.startTime > 0} />}
     >
       <Loaded of={graphs} lines={6}>
-        {(data) => <Graphs graphs={data} from={range.start} to={range.end} />}
+        {(data) => <Graphs graphs={data} range={range} />}
       </Loaded>
     </Card>
   );
@@ -204,24 +194,23 @@ function placeOf(name: string): number {
 }
 
 function Training(props: { workload: WorkloadDetail; query: Record<string, string> }) {
-  const chosen = (props.query["span"] ?? "1h") as Span;
-  const { workload } = props;
-  const { start, end } = useSpan(chosen, workload.endTime);
+  const { workload, query } = props;
+  const range = useRange(query, runOf(workload));
   const rows = useResource<TrainingRow[]>(
     `api/workloads/${encodeURIComponent(workload.uid)}/trainingPerformance`,
-    { cluster: props.query["cluster"], start: start * 1000, end: end * 1000 },
-    { every: 60_000, same: `training ${chosen}` },
+    { cluster: query["cluster"], start: range.start * 1000, end: range.end * 1000 },
+    { every: 60_000, same: `training ${rangeName(query)}` },
   );
   return (
     <Card title="Training">
       <Loaded of={rows} lines={4}>
-        {(data) => <Curves rows={data} from={start} to={end} />}
+        {(data) => <Curves rows={data} range={range} />}
       </Loaded>
     </Card>
   );
 }
 
-function Curves(props: { rows: TrainingRow[]; from: number; to: number }) {
+function Curves(props: { rows: TrainingRow[]; range: Range }) {
   const curves = useMemo(() => {
     const found = new Map<string, [number, number][]>();
     for (const row of props.rows) {
@@ -252,11 +241,14 @@ function Curves(props: { rows: TrainingRow[]; from: number; to: number }) {
             lines={curve.lines}
             label={curve.name}
             height={170}
-            from={props.from}
-            to={props.to}
+            from={props.range.start}
+            to={props.range.end}
+            onZoom={zoomTo}
             loose={LOOSE.has(curve.name)}
             format={
-              curve.name.toLowerCase() === "mfu" ? (value) => `${(value * 100).toFixed(1)}%` : short
+              curve.name.toLowerCase() === "mfu"
+                ? (value, digits = 1) => `${(value * 100).toFixed(digits)}%`
+                : short
             }
           />
         </div>

@@ -14,6 +14,7 @@ import {
   Select,
   Loaded,
   When,
+  rowLink,
   useNow,
 } from "../ui/components";
 import { SortHead } from "../ui/sort";
@@ -126,10 +127,20 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
               {data.data.length ? (
                 <Table rows={data.data} sort={sort} />
               ) : (
-                <Empty title={filtered ? "No workload matches" : "No workloads yet"}>
-                  {filtered
-                    ? "Clear a filter to see more."
-                    : "Workloads that request a GPU appear here."}
+                <Empty
+                  title={
+                    data.total
+                      ? "No workloads on this page"
+                      : filtered
+                        ? "No workload matches"
+                        : "No workloads yet"
+                  }
+                >
+                  {data.total
+                    ? "Go to an earlier page."
+                    : filtered
+                      ? "Clear a filter to see more."
+                      : "Workloads that request a GPU appear here."}
                 </Empty>
               )}
               <Pager
@@ -167,7 +178,7 @@ function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
         </thead>
         <tbody>
           {props.rows.map((row) => (
-            <tr key={row.uid}>
+            <tr key={row.uid} {...rowLink(link(["workloads", row.uid]))}>
               <td class="name">
                 <a href={link(["workloads", row.uid])}>{row.name}</a>
                 <div class="muted small">{row.namespace}</div>

@@ -47,7 +47,7 @@ export function setQuery(changes: Record<string, string | undefined>, step = fal
   const href = hrefOf(route.path, { ...route.query, ...changes });
   if (step) location.hash = href;
   else {
-    history.replaceState(null, "", href);
+    history.replaceState(history.state, "", href);
     dispatchEvent(new HashChangeEvent("hashchange"));
   }
 }

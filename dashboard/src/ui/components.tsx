@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api/client";
 import type { Resource } from "../state/resource";
 import { useSession } from "../state/session";
-import { ago, bothZones, moment } from "./format";
+import { ago, bothZones, count, moment } from "./format";
 import { Icon, type IconName } from "./icons";
 
 export function Card(props: {
@@ -287,12 +287,23 @@ export function Pager(props: {
   onChange: (page: number) => void;
 }) {
   const last = Math.max(1, Math.ceil(props.total / props.size));
+  if (props.page > last)
+    return (
+      <nav class="pager" aria-label="Pages">
+        <span class="muted small num">
+          There is no page {count(props.page)}: {count(props.total)} in all.
+        </span>
+        <button class="button" onClick={() => props.onChange(last)}>
+          Last page
+        </button>
+      </nav>
+    );
   const from = props.total ? (props.page - 1) * props.size + 1 : 0;
   const to = Math.min(props.total, props.page * props.size);
   return (
     <nav class="pager" aria-label="Pages">
       <span class="muted small num">
-        {from.toLocaleString("en")}–{to.toLocaleString("en")} of {props.total.toLocaleString("en")}
+        {count(from)}–{count(to)} of {count(props.total)}
       </span>
       <button
         class="button icon"
@@ -312,6 +323,18 @@ export function Pager(props: {
       </button>
     </nav>
   );
+}
+
+/** Make a whole table row open a page; links and buttons in it keep their own effect. */
+export function rowLink(href: string): { class: string; onClick: (event: MouseEvent) => void } {
+  return {
+    class: "clickable",
+    onClick: (event) => {
+      const target = event.target as HTMLElement;
+      const selecting = (getSelection()?.toString() ?? "") !== "";
+      if (!target.closest("a, button, input, select") && !selecting) location.hash = href;
+    },
+  };
 }
 
 export function KeyValues(props: { of: Record<string, string> }) {

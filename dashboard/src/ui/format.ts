@@ -36,8 +36,9 @@ export function withUnit(words: string, unit: string | undefined): string {
   return unit ? `${words} (${unit})` : words;
 }
 
-/** Format a number of any size in a few characters: 41,200 → 41.2k. */
-export function short(value: number): string {
+/** Format a number of any size in a few characters, or with some digits: 41,200 → 41.2k. */
+export function short(value: number, digits?: number): string {
+  if (digits !== undefined) return value.toFixed(digits);
   const size = Math.abs(value);
   if (size >= 1e9) return `${trim(value / 1e9)}G`;
   if (size >= 1e6) return `${trim(value / 1e6)}M`;
@@ -109,4 +110,26 @@ export function limitText(namespaces: string[], shown = 5): string {
   const more = namespaces.length > shown ? ` and ${namespaces.length - shown} more` : "";
   const words = namespaces.length === 1 ? "namespace" : "namespaces";
   return `Limited to ${words} ${namespaces.slice(0, shown).join(", ")}${more}`;
+}
+
+/** Format a time for a date and time field: 2026-11-16T09:30 in a zone. */
+export function fieldTime(at: number, zone: Zone): string {
+  const shift = zone === "UTC" ? 0 : new Date(at).getTimezoneOffset() * 60_000;
+  return new Date(at - shift).toISOString().slice(0, 16);
+}
+
+/** Parse the text of such a field into milliseconds; NaN if it is no time. */
+export function parseFieldTime(text: string, zone: Zone): number {
+  return Date.parse(zone === "UTC" ? `${text}Z` : text);
+}
+
+/** Format the labels of an axis with as many digits as make them differ. */
+export function distinctLabels(
+  values: readonly number[],
+  format: (value: number, digits?: number) => string,
+): string[] {
+  let labels = values.map((value) => format(value));
+  for (let digits = 1; digits <= 6 && new Set(labels).size < labels.length; digits++)
+    labels = values.map((value) => format(value, digits));
+  return labels;
 }

@@ -44,6 +44,10 @@ export function SortHead(props: Props) {
         {props.words}
         {!props.right && arrow}
       </button>
+      {/* Browsers do not repeat buttons in the table header of each printed page. */}
+      <span class="print-only" aria-hidden="true">
+        {props.words}
+      </span>
     </th>
   );
 }

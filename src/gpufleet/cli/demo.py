@@ -92,7 +92,8 @@ def demo_settings(settings: Settings) -> Settings:
         *(group() for group in ALL_GROUPS.values() if group not in (*GROUPS, LogSettings)),
         replace(store, url="", data=folder),
         MetricsSettings(retention=(demo.days + 1) * 86_400),
-        KubernetesSettings(kubeconfig=folder / "kubeconfig"),
+        # Its Kubernetes API is part of this process, so no flood is to be expected, whatever the number of nodes.
+        KubernetesSettings(kubeconfig=folder / "kubeconfig", max_cache_bytes=1 << 30),
         AccountingSettings(
             label_keys=("team", "project"),
             annotation_keys=("finance/cost-center",),

@@ -32,6 +32,9 @@ LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
 """On pods, set by users or other controllers: what tells one gang from another."""
 
+SHARE = "gpu.scheduling/share"
+"""On a ResourceClaim of a Shared claim (mode `dra`), by its template: the part of each GPU, in thousandths."""
+
 HOLDERS = "gpu.scheduling/holders"
 """On a lease, as JSON: the pods that hold the GPU and how much of it each has."""
 

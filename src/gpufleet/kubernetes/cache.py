@@ -99,6 +99,16 @@ class Cache(Generic[T]):
         self._budget.used -= sum(memory_of(change.object) for change in changes)
         return changes
 
+    def undo(self, changes: Sequence[CacheChange[T]]) -> None:
+        """Restore the objects as they were before `changes`, of which the listeners do not know yet."""
+        for change in reversed(changes):
+            if change.after is not None:
+                self._budget.used -= memory_of(change.after)
+                del self._items[key_of(change.after)]
+            if change.before is not None:
+                self._budget.used += memory_of(change.before)
+                self._items[key_of(change.before)] = change.before
+
     def notify(self, changes: Sequence[CacheChange[T]]) -> None:
         """Call the listeners."""
         if changes:

@@ -2,7 +2,8 @@
 
 A device is a GPU of its node's GpuNodeStatus if their UUIDs are equal (NVIDIA), else their PCI addresses (AMD), else,
 if nothing contradicts, their indices. A MIG device is an instance of the GPU that it names as its parent. A device
-that several claims share by capacity counts with the largest part that is consumed of any of its capacities.
+that several claims share by capacity counts with the largest part that is consumed of any of its capacities; a claim of
+gpufleet says its part itself, because its device may have no capacity to consume.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,7 +141,7 @@ def claimed_gpus(
             continue
         match = find_gpu(device, gpus_of(node))
         if match is not None:
-            milli = consumed_milli(result, device.device) if match.milli else 0
+            milli = _milli(claim, result, device.device) if match.milli else 0
             found.append(ClaimedGpu(device.name, node, match.gpu, milli, match.instance, match.profile))
     return found
 
@@ -159,6 +160,11 @@ def find_gpu(published: PublishedDevice, gpus: Sequence[DeviceStatus]) -> Claime
         return ClaimedGpu(name, node, whole.id, 0, "", profile) if whole is not None else None
     whole = _find(published, uuid, number(device, "index"), gpus)
     return ClaimedGpu(name, node, whole.id) if whole is not None else None
+
+
+def _milli(claim: ResourceClaim, result: AllocatedDevice, device: Device) -> int:
+    shared = claim.shared_milli
+    return consumed_milli(result, device) if shared is None else min(max(shared, 1), WHOLE_MILLI)
 
 
 def consumed_milli(result: AllocatedDevice, device: Device) -> int:

@@ -4,8 +4,8 @@ The list is fetched in pages, each stored as it arrives. The watch starts at the
 and, when it ends or breaks, resumes at the last version seen, so no change is missed. Only when
 the server no longer has that version (410 Gone) is the list fetched again; objects that are no
 longer in it are removed. More objects than `kubernetes.max_objects`, or than fit into the memory of
-`kubernetes.max_cache_bytes`, are an error; what the list or watch added then is removed again. Between
-attempts the reflector backs off until a watch has been open for a while.
+`kubernetes.max_cache_bytes`, are an error: the objects known before stay, and what the list or watch added or
+made larger is not kept. Between attempts the reflector backs off until a watch has been open for a while.
 
 A kind may be optional: a cluster without it is no fault. It is then looked for again once in a while, in
 each of its versions.
@@ -209,8 +209,13 @@ class Reflector(Generic[T]):
             async for page in pages:
                 version = version or page.resource_version
                 seen.update(key_of(item) for item in page.items)
-                self.cache.notify(self.cache.put(page.items))
-                self._check_size("list")
+                changes = self.cache.put(page.items)
+                try:
+                    self._check_size("list")
+                except TooLarge:
+                    self.cache.undo(changes)
+                    raise
+                self.cache.notify(changes)
         return version, seen
 
     async def _watch(self) -> None:
@@ -227,13 +232,14 @@ class Reflector(Generic[T]):
                 self._updated_at = self._timing.monotonic()
                 self._watching, self._error = True, ""
                 changes = self._apply(batch)
-                self.cache.notify(changes)
                 try:
                     self._check_size("watch")
                 except TooLarge:
-                    added = {key_of(change.object) for change in changes if change.before is None}
-                    self.cache.notify(self.cache.remove(added))
+                    self.cache.undo(changes)
+                    deleted = [key_of(change.object) for change in changes if change.after is None]
+                    self.cache.notify(self.cache.remove(deleted))
                     raise
+                self.cache.notify(changes)
                 self._version = batch.resource_version
 
     def _check_size(self, verb: str) -> None:
@@ -245,7 +251,8 @@ class Reflector(Generic[T]):
             )
         if budget.used > budget.max_bytes:
             raise TooLarge(
-                f"{kind}: all objects together need more than {budget.max_bytes} bytes (kubernetes.max_cache_bytes)"
+                f"{kind}: all objects together need more than {budget.max_bytes} bytes; "
+                "raise kubernetes.max_cache_bytes if the cluster is that large"
             )
 
     def _apply(self, batch: WatchBatch[T]) -> list[CacheChange[T]]:

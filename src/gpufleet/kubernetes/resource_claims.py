@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import field
 
+from gpufleet.kubernetes.annotations import SHARE
 from gpufleet.kubernetes.objects import EMPTY, Fields, KubeObject, NodeSelector, Pod
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
@@ -189,6 +190,12 @@ class ResourceClaim(KubeObject, frozen=True):
         return frozenset(each.device_class_name for each in exact if each is not None)
 
     @property
+    def shared_milli(self) -> int | None:
+        """Return the part of each device that a claim of ours has, in thousandths, if it is shared."""
+        share = self.metadata.annotations.get(SHARE, "") if DEVICE_CLASS in self.class_names else ""
+        return int(share) if share.isascii() and share.isdigit() else None
+
+    @property
     def pod_uids(self) -> tuple[str, ...]:
         """Return the pods that use the claim; for one of a template that no pod has reserved yet, its owner."""
         users = tuple(each.uid for each in self.status.reserved_for if each.resource == "pods")
@@ -203,9 +210,9 @@ class DeviceClass(KubeObject, frozen=True):
     """A class of devices; only its metadata is read."""
 
 
-def template_name(count: int) -> str:
-    """Return the name of the template for so many GPUs."""
-    return f"{POD_CLAIM}-{count}"
+def template_name(count: int, shared_milli: int | None = None) -> str:
+    """Return the name of the template for so many GPUs, or the same part of each."""
+    return f"{POD_CLAIM}-{count}" + ("" if shared_milli is None else f"-share-{shared_milli}")
 
 
 def template_of_claim(claim: str) -> str:

@@ -78,6 +78,11 @@ class Inventory:
             any(each.id == instance for each in usable[gpu].mig) for gpu, instance in fits.instances
         )
 
+    def has_taken(self, fits: Fits) -> bool:
+        """Return whether something other than an allocation holds one of these GPUs."""
+        node = self._nodes.get(fits.node)
+        return node is not None and any(gpu.taken for gpu in node.gpus if gpu.id in fits.gpus)
+
     def population(self) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
         """Return the states that nodes are in, and the number of nodes in each."""
         live = np.flatnonzero(self._population)

@@ -5,14 +5,16 @@ server) keep connections open, so idle connections are kept longer than Go's HTT
 client must not find a connection closed at the moment it sends: while `drain` lasts, requests are still
 accepted, `/readyz` answers 503, and each response announces that its connection closes.
 
-Callers need no login on some of these ports, so heads, bodies and the time for both are limited.
+Callers need no login on some of these ports, so heads, bodies, the time for both and the memory of all bodies
+together are limited.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -34,6 +36,8 @@ BACKLOG = 1024
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
 _MAX_BODY = 1024 * 1024
+_MAX_BODIES = 32 * 1024 * 1024
+"""Bytes of all bodies in memory at a time; one caller may use half of it."""
 _LINGER = 1.0
 """Seconds to read on after a response, so that a client that still sends its body gets the response."""
 _HANDSHAKE = 20.0
@@ -57,12 +61,15 @@ class HttpListener:
         max_body: int = _MAX_BODY,
         stalls: StallLimits = StallLimits(),  # noqa: B008  (frozen)
         body_timeout: float = BODY_TIMEOUT,
+        max_bodies: int = _MAX_BODIES,
     ) -> None:
         self._metrics = metrics
         self._ready = ready
         self._stalls = stalls
         self._body_timeout = body_timeout
         self._stopping = False
+        self._max_body = max_body
+        self._bodies = _Bodies(max(max_bodies, max_body), max(max_bodies // 2, max_body))
         self._app = web.Application(
             client_max_size=max_body, middlewares=[self._close_when_stopping, self._limit_request]
         )
@@ -125,7 +132,10 @@ class HttpListener:
         if sum(len(name) + len(value) for name, value in request.raw_headers) > MAX_HEAD_BYTES:
             # aiohttp limits the number of headers and the length of each.
             raise web.HTTPRequestHeaderFieldsTooLarge(text=f"the headers exceed {MAX_HEAD_BYTES} bytes\n")
-        if request.method == "POST" and request.match_info.http_exception is None:
+        if request.method != "POST" or request.match_info.http_exception is not None:
+            return await handler(request)
+        declared = self._max_body if request.content_length is None else request.content_length
+        with self._bodies.reserve(request.remote or "", min(declared, self._max_body)):
             try:
                 async with asyncio.timeout(self._body_timeout):
                     await request.read()  # the handler reads it again from memory
@@ -133,7 +143,7 @@ class HttpListener:
                 raise web.HTTPRequestTimeout(
                     text=f"the body did not arrive within {self._body_timeout:g} s\n"
                 ) from None
-        return await handler(request)
+            return await handler(request)
 
     @web.middleware
     async def _close_when_stopping(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -141,6 +151,31 @@ class HttpListener:
         if self._stopping:
             response.force_close()
         return response
+
+
+class _Bodies:
+    """The memory of the bodies that are read and handled, by the address of the caller."""
+
+    def __init__(self, total: int, per_caller: int) -> None:
+        self._total = total
+        self._per_caller = per_caller
+        self._used = Counter[str]()
+
+    @contextmanager
+    def reserve(self, caller: str, size: int) -> Iterator[None]:
+        """Count `size` bytes within the block; refuse the request if there are too many."""
+        again = {"Retry-After": "1"}
+        if self._used[caller] + size > self._per_caller:
+            raise web.HTTPTooManyRequests(text="this address sends too many large bodies\n", headers=again)
+        if self._used.total() + size > self._total:
+            raise web.HTTPServiceUnavailable(text="too many large bodies\n", headers=again)
+        self._used[caller] += size
+        try:
+            yield
+        finally:
+            self._used[caller] -= size
+            if not self._used[caller]:
+                del self._used[caller]
 
 
 def _probe_handler(probe: Probe) -> Handler:

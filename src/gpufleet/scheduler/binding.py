@@ -24,9 +24,9 @@ from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.dirty_pods import DirtyPods
+from gpufleet.scheduler.lease_writer import LeaseWriter, PodRef, Reserved
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.planning.gang_plans import GangPlans
-from gpufleet.scheduler.reservation import PodRef, Reservations, Reserved
 from gpufleet.scheduler.state import Hold, Ledger, request_of
 from gpufleet.scheduler.state.allocations import complete_allocation
 
@@ -53,7 +53,7 @@ class Binder:
         self,
         api: SchedulerApi,
         ledger: Ledger,
-        reservations: Reservations,
+        lease_writer: LeaseWriter,
         dirty: DirtyPods,
         gang_plans: GangPlans,
         metrics: SchedulerMetrics,
@@ -62,7 +62,7 @@ class Binder:
     ) -> None:
         self._api = api
         self._ledger = ledger
-        self._reservations = reservations
+        self._lease_writer = lease_writer
         self._dirty = dirty
         self._gang_plans = gang_plans
         self._metrics = metrics
@@ -141,7 +141,7 @@ class Binder:
             claim = meta.annotations[CLAIM]
             with self._metrics.phase("Reserve"):
                 name = PodRef(meta.uid, meta.namespace, meta.name, claim)
-                reserved = self._gang_leases(pod, fits) or await self._reservations.reserve(name, fits)
+                reserved = self._gang_leases(pod, fits) or await self._lease_writer.reserve(name, fits)
             annotations = self.annotations(fits)
         try:
             await self._api.bind(meta.namespace, meta.name, meta.uid, version, node, annotations)
@@ -184,6 +184,7 @@ class Binder:
             and hold.fits.node == node
             and hold.fits.request == request
             and cluster.offers(hold.fits)
+            and not cluster.has_taken(hold.fits)  # by device-plugin pods that were bound meanwhile
         ):
             return hold.fits
         with self._ledger.excluding(uid):
@@ -227,7 +228,7 @@ class Binder:
         if now is not None:
             self._ledger.put_pod(now)
         if now is None or not self._keeps_leases(now, node):
-            await self._reservations.unreserve(meta.uid, node, reserved.new, reserved.stamp)
+            await self._lease_writer.unreserve(meta.uid, node, reserved.new, reserved.stamp)
         if now is not None:
             if now.spec.node_name:
                 return self._already_bound(now, node)
@@ -247,7 +248,7 @@ class Binder:
             if now.spec.node_name:
                 return self._already_bound(now, node)
         if fits is not None and not (now is not None and self._keeps_leases(now, node)):
-            await self._reservations.unreserve(meta.uid, node, fits.gpus, reserved.stamp)
+            await self._lease_writer.unreserve(meta.uid, node, fits.gpus, reserved.stamp)
         self._ledger.release_hold(meta.uid)
         return str(error)
 

@@ -18,7 +18,8 @@ from gpufleet.scheduler.planning.plan import NOT_TRIED, PENDING
 from gpufleet.scheduler.planning.refusals import gang_sentence, with_all_nodes
 from gpufleet.scheduler.state.claim_requests import request_of
 from gpufleet.scheduler.state.gang_identity import Gang
-from gpufleet.scheduler.state.ledger import Ledger, uid_of
+from gpufleet.scheduler.state.holders import uid_of
+from gpufleet.scheduler.state.ledger import Ledger
 from gpufleet.scheduler.state.node_resources import Room
 
 

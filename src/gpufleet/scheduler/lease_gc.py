@@ -25,9 +25,9 @@ from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.binding import Binder
 from gpufleet.scheduler.dirty_pods import DirtyPods
+from gpufleet.scheduler.lease_writer import LeaseTaken, LeaseWriter, PodRef
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.planning.gang_plans import GangPlans
-from gpufleet.scheduler.reservation import LeaseTaken, PodRef, Reservations
 from gpufleet.scheduler.state import Ledger, valid_request
 
 _log = get_logger("scheduler")
@@ -60,7 +60,7 @@ class LeaseGc:
         self,
         api: SchedulerApi,
         ledger: Ledger,
-        reservations: Reservations,
+        lease_writer: LeaseWriter,
         binder: Binder,
         dirty: DirtyPods,
         gang_plans: GangPlans,
@@ -70,7 +70,7 @@ class LeaseGc:
     ) -> None:
         self._api = api
         self._ledger = ledger
-        self._reservations = reservations
+        self._lease_writer = lease_writer
         self._binder = binder
         self._dirty = dirty
         self._gang_plans = gang_plans
@@ -170,7 +170,7 @@ class LeaseGc:
         try:
             for gpu in missing:
                 milli, instances = self._share_of(pod, gpu)
-                await self._reservations.restore(ref, pod.spec.node_name, gpu, milli, instances)
+                await self._lease_writer.restore(ref, pod.spec.node_name, gpu, milli, instances)
         except (Conflict, ObjectNotFound):
             # The share of another pod in the same GPU is being written at the same time.
             return False
@@ -248,7 +248,7 @@ class LeaseGc:
             for gpu, holder in gpus.items():
                 by_stamp.setdefault(holder.stamp if stamped else None, []).append(gpu)
             for stamp, ids in by_stamp.items():
-                if not await self._reservations.unreserve(uid, node, ids, stamp):
+                if not await self._lease_writer.unreserve(uid, node, ids, stamp):
                     ok = False
                     continue
                 _log.info(

@@ -113,16 +113,16 @@ class Replica:
         self._leading = False
         scheduler = self.scheduler
         # Leases before pods: a pod is never seen without the GPUs it holds.
-        self._leases.subscribe(scheduler.on_leases)
-        self._nodes.subscribe(scheduler.on_nodes)
-        self._reports.subscribe(scheduler.on_reports)
-        self._slices.subscribe(scheduler.on_slices)
-        self._resource_claims.subscribe(scheduler.on_resource_claims)
-        self._claims.subscribe(scheduler.on_claims)
-        self._groups.subscribe(scheduler.on_groups)
-        self._native_groups.subscribe(scheduler.on_groups)
-        self._budgets.subscribe(scheduler.on_budgets)
-        self._pods.subscribe(scheduler.on_pods)
+        self._leases.subscribe(scheduler.watch_events.on_leases)
+        self._nodes.subscribe(scheduler.watch_events.on_nodes)
+        self._reports.subscribe(scheduler.watch_events.on_reports)
+        self._slices.subscribe(scheduler.watch_events.on_slices)
+        self._resource_claims.subscribe(scheduler.watch_events.on_resource_claims)
+        self._claims.subscribe(scheduler.watch_events.on_claims)
+        self._groups.subscribe(scheduler.watch_events.on_groups)
+        self._native_groups.subscribe(scheduler.watch_events.on_groups)
+        self._budgets.subscribe(scheduler.watch_events.on_budgets)
+        self._pods.subscribe(scheduler.watch_events.on_pods)
         self._claims.subscribe(self.delivery.on_claims)
         self._pods.subscribe(self.delivery.on_pods)
 

@@ -70,7 +70,7 @@ class Standalone:
             if node:
                 room.take(node, pod)
                 self._binding[meta.uid] = node
-                self._scheduler.start_task(self._bind(pod, node))
+                self._scheduler.tasks.start(self._bind(pod, node))
         self._tried = {uid: tried for uid, tried in self._tried.items() if uid in ledger.pods}
 
     def _due(self, pod: Pod, now: float) -> bool:

@@ -16,7 +16,7 @@ from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement.request import WHOLE, Request
 from gpufleet.scheduler.planning.queue import foreign_gates, gang_key, priority_of
 from gpufleet.scheduler.state import Ledger, request_of
-from gpufleet.scheduler.state.ledger import uid_of
+from gpufleet.scheduler.state.holders import uid_of
 from gpufleet.scheduler.state.run_times import expected_end, max_runtime, started
 
 _RUN_NUMBER = re.compile(r"(?:[-._](?=[0-9a-z]*[0-9])[0-9a-z]{1,12})+$")

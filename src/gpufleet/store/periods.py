@@ -46,6 +46,7 @@ class PeriodStore(Generic[Period]):
             " ORDER BY holder, started_at DESC"
         )
         self._overlapping = f"{columns} WHERE cluster = $1 AND ended_at > $2 AND started_at < $3"
+        self._of_node = f"{self._overlapping} AND facts->>'node' = $4 ORDER BY started_at DESC LIMIT $5"
         self._delete = f"DELETE FROM {table} WHERE cluster = $1 AND {holder} = $2 AND started_at = $3"  # noqa: S608
         self._of_holders = f"{columns} WHERE cluster = $1 AND {holder} = ANY($2::text[])"
 
@@ -58,6 +59,15 @@ class PeriodStore(Generic[Period]):
         """Return all periods that overlap with `start` to `end`."""
         cluster_id = await self._clusters.id_of(cluster)
         rows = await self._database.fetch(self._overlapping, cluster_id, start, end)
+        return [self._period(row) for row in rows]
+
+    async def of_node(self, cluster: str, node: str, start: float, end: float, limit: int) -> list[Period]:
+        """Return the newest periods on a node that overlap with `start` to `end`; none without accounting."""
+        try:
+            cluster_id = await self._clusters.id_of(cluster)
+        except NotFound:
+            return []
+        rows = await self._database.fetch(self._of_node, cluster_id, start, end, node, limit)
         return [self._period(row) for row in rows]
 
     async def of_holders(self, cluster: str, holders: Collection[str]) -> list[Period]:

@@ -1,7 +1,8 @@
 """Mutate pods in mode `dra`: a ResourceClaim brings every container the GPUs of the pod's GpuClaim.
 
-kube-controller-manager makes the claim from a template that the scheduler keeps, one for each number of GPUs. A pod
-that is created before its GpuClaim names a template of that claim, which the scheduler makes when the claim exists.
+kube-controller-manager makes the claim from a template that the scheduler keeps, one for each number of GPUs and
+share. A pod that is created before its GpuClaim names a template of that claim, which the scheduler makes when the
+claim exists.
 
 The container runtime must not add GPUs because of a variable in the image or the pod: NVIDIA_VISIBLE_DEVICES is `void`,
 as NVIDIA's driver sets it in the containers that it prepares.
@@ -25,8 +26,10 @@ def deliver_by_claim(
 ) -> Iterator[Json]:
     """Yield patches that give a pod the ResourceClaim of its GpuClaim; `extender` is the scheduler of the other mode."""
     spec = pod.get("spec") or {}
-    template = template_of_claim(name) if claim is None else template_name(claim.spec.devices.count)
-    if claim is None:
+    if claim is not None:
+        template = template_name(claim.spec.devices.count, claim.spec.devices.shared_milli)
+    else:
+        template = template_of_claim(name)
         warnings.append(
             f"there is no GpuClaim {name} in this namespace yet: the pod waits until there is one"
         )

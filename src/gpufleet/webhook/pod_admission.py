@@ -19,7 +19,7 @@ scheduler finds the pod's leases by it.
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
 
 import msgspec
 
@@ -67,10 +67,14 @@ class _Metadata(msgspec.Struct):
     annotations: dict[str, str] | None = None
 
 
+_Containers = Annotated[list[_Container], msgspec.Meta(max_length=1000)]
+"""Each may need a patch; no node runs a pod with so many."""
+
+
 class _Spec(msgspec.Struct, rename="camel"):
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    ephemeral_containers: list[_Container] | None = None
+    containers: _Containers | None = None
+    init_containers: _Containers | None = None
+    ephemeral_containers: _Containers | None = None
     scheduling_gates: list[_Named] | None = None
     node_name: str | None = None
     scheduler_name: str | None = None

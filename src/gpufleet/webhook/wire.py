@@ -12,6 +12,8 @@ from gpufleet.errors import InvalidRequest
 Json = dict[str, Any]
 MAX_REVIEW_BYTES = 8 * 1024 * 1024
 """Enough for an object and its previous state, each up to etcd's limit of 1.5 MiB, with a margin."""
+_MAX_VALUES = 500_000
+"""Values in a review. One may need twenty times its text in memory; a pod of 1.5 MiB has about 100,000."""
 
 
 class UserInfo(msgspec.Struct, frozen=True):
@@ -49,6 +51,8 @@ class AdmissionResponse:
 
 def decode_review(body: bytes) -> AdmissionRequest:
     """Return the request in an AdmissionReview; raise InvalidRequest for anything else."""
+    if body.count(b",") + body.count(b"{") + body.count(b"[") > _MAX_VALUES:
+        raise InvalidRequest(f"an AdmissionReview of more than {_MAX_VALUES} values")
     try:
         return _decoder.decode(body).request
     except msgspec.MsgspecError as error:

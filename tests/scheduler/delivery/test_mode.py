@@ -192,6 +192,16 @@ async def test_templates_are_kept_for_each_number_of_gpus_once_a_driver_publishe
     await wait_until(gone)
 
 
+async def test_the_template_of_a_shared_claim_gives_its_share_to_the_resource_claims(dra: DraStage) -> None:
+    await dra.stage.claim("half", 1, exclusivity="Shared", share=0.5)
+    await dra.node("a")
+    await wait_until(lambda: exists(dra.client, RESOURCE_CLAIM_TEMPLATES, "gpu-claim-1-share-500", "default"))
+    path = f"{API}/namespaces/default/resourceclaimtemplates/gpu-claim-1-share-500"
+    made = (await dra.client.read_json(path))["spec"]
+    assert made["metadata"]["annotations"] == {"gpu.scheduling/share": "500"}
+    assert made["spec"]["devices"]["requests"][0]["exactly"]["count"] == 1
+
+
 async def test_a_pod_gets_an_allocation_then_a_node_then_its_mirror(dra: DraStage) -> None:
     await dra.node("a")
     await dra.stage.claim("one", 1)

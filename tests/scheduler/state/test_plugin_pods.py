@@ -23,6 +23,7 @@ from gpufleet.kubernetes.objects import (
 from gpufleet.placement import Fits, Refused, Request
 from gpufleet.scheduler.explain import explain
 from gpufleet.scheduler.state import Hold, Ledger
+from gpufleet.scheduler.state.allocations import unblocked
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -146,3 +147,16 @@ def test_explain_counts_plain_pods(ledger: Ledger) -> None:
     waiting = Pod(ObjectMeta(name="w", namespace="ns", uid="w", annotations={CLAIM: "c"}))
     ledger.put_pod(waiting)
     assert explain(ledger, "ns", "c").sentence == "0/1 nodes fit: 1 has fewer than 8 free GPUs"
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_gpus_that_are_held_for_a_claim_are_blocked_when_plain_pods_need_them(
+    ledger: Ledger, phase: str
+) -> None:
+    lease(ledger, "others", 0, 2, 3, 4, 5)
+    ledger.put_pod(plain("first", 1, "Running"))
+    place = Fits(Request(2), "a", (1, 6))
+    ledger.hold("p", Hold(place, 100.0))
+    assert unblocked(ledger, "p", place)
+    ledger.put_pod(plain("second", 1, phase))
+    assert not unblocked(ledger, "p", place)

@@ -52,6 +52,7 @@ from gpufleet.server.routes.forecast import forecast_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
 from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.occupancy import occupancy_routes
 from gpufleet.server.routes.queue import queue_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
@@ -276,6 +277,7 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
         *gpu_routes(clusters),
         *gpu_map_routes(clusters),
         *node_routes(clusters),
+        *occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, stopped),
         *claim_routes(clusters, {"prod": ClaimView(claims)}, starts),
         *queue_routes(clusters, starts),

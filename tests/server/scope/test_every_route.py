@@ -74,6 +74,7 @@ REQUESTS: dict[str, list[str]] = {
     "/api/nodes": ["/api/nodes", "/api/nodes?sort=utilization"],
     "/api/nodes/{name}": ["/api/nodes/a", "/api/nodes/b"],
     "/api/nodes/{name}/metrics": [f"/api/nodes/a/metrics?{SPAN}", f"/api/nodes/b/metrics?{SPAN}"],
+    "/api/nodes/{name}/occupancy": [f"/api/nodes/{node}/occupancy?{SPAN}" for node in ("a", "b")],
     "/api/events": ["/api/events"],
     "/api/claims": ["/api/claims", f"/api/claims?namespace={SECRET}"],
     "/api/leases": ["/api/leases", "/api/leases?node=a"],

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.sources.slurm.real_cluster import Slurm, running_slurm
+from tests.sources.slurm.real_cluster import GPUS, Slurm, running_slurm
 
 
 @pytest.fixture(scope="package")
 def slurm() -> Iterator[Slurm]:
-    with running_slurm() as running:
+    with running_slurm(shards=4 * GPUS) as running:
         yield running

@@ -53,7 +53,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1
 SlurmdParameters=config_overrides
-GresTypes=gpu
+GresTypes=gpu,shard
 ReturnToService=2
 KillWait=1
 StateSaveLocation={folder}/state
@@ -70,7 +70,9 @@ PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 class Slurm:
     """A running cluster and its commands."""
 
-    def __init__(self, root: Path, folder: Path, nodes: int, database: Database | None = None) -> None:
+    def __init__(
+        self, root: Path, folder: Path, nodes: int, database: Database | None = None, shards: int = 0
+    ) -> None:
         self.folder = folder
         self.bin = root / "usr/bin"
         self.configuration = folder / "slurm.conf"
@@ -79,6 +81,7 @@ class Slurm:
         self._libraries = next((root / "usr/lib").glob("*/slurm-wlm")).parent
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._database = database
+        self._shards = shards
         self._write()
 
     @property
@@ -192,7 +195,7 @@ class Slurm:
             (self.folder / f"spool-{name}").mkdir()
             lines.append(
                 f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=64 "
-                f"RealMemory=8000 Gres=gpu:a100:{GPUS}"
+                f"RealMemory=8000 Gres=gpu:a100:{GPUS}" + (f",shard:{self._shards}" if self._shards else "")
             )
         self.configuration.write_text(
             _CONFIGURATION.format(
@@ -211,13 +214,16 @@ class Slurm:
             )
         )
         devices = f"File=/dev/tty[0-{GPUS - 1}]"
-        text = "".join(f"NodeName={name} Name=gpu Type=a100 {devices}\n" for name in self.names)
+        lines = [f"NodeName={name} Name=gpu Type=a100 {devices}\n" for name in self.names]
+        if self._shards:
+            lines += [f"NodeName={name} Name=shard Count={self._shards}\n" for name in self.names]
+        text = "".join(lines)
         (self.folder / "gres.conf").write_text(text)
 
 
 @contextmanager
-def running_slurm(nodes: int = 2, *, accounting: bool = False) -> Iterator[Slurm]:
-    """Run a cluster of `nodes` idle nodes with eight GPUs each, and remove it at the end."""
+def running_slurm(nodes: int = 2, *, accounting: bool = False, shards: int = 0) -> Iterator[Slurm]:
+    """Run a cluster of `nodes` idle nodes with eight GPUs each, and so many shards, and remove it at the end."""
     root = unpacked(*_PACKAGES)
     database_root = unpacked(*DATABASE_PACKAGES) if accounting else None
     missing = [n for n in range(GPUS) if not Path(f"/dev/tty{n}").is_char_device()]
@@ -225,7 +231,7 @@ def running_slurm(nodes: int = 2, *, accounting: bool = False) -> Iterator[Slurm
         pytest.skip(f"no /dev/tty{missing[0]} on this machine to stand in for a GPU of Slurm")
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-slurm-"))
     database = Database(root, database_root, folder, *_free_ports(1)) if database_root else None
-    slurm = Slurm(root, folder, nodes, database)
+    slurm = Slurm(root, folder, nodes, database, shards)
     try:
         slurm.start()
         yield slurm

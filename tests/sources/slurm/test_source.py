@@ -63,6 +63,26 @@ def named(fleet: Fleet, name: str) -> Workload:
     return found
 
 
+async def test_jobs_with_shards_hold_their_part_of_a_gpu(slurm: Slurm) -> None:
+    source, fleet = slurm_source(slurm)
+    with jobs(slurm):
+        submitted = [
+            slurm.submit(
+                "sleep 60", f"--job-name=shards-{count}", f"--gres=shard:{count}", "--nodelist=node-1"
+            )
+            for count in (1, 3, 4)
+        ]
+        await until_running(slurm, *submitted)
+        assert await source.polling.run_once(source.refresh), source.polling.problem
+        held = {}
+        for count in (1, 3, 4):
+            [pod] = named(fleet, f"shards-{count}").pods
+            held[count] = pod.gpus, pod.share, pod.held
+        # Four shards make a GPU: the first two jobs share one.
+        assert held == {1: (1, 0.25, (0,)), 3: (1, 0.75, (0,)), 4: (1, 1.0, (1,))}
+        assert fleet.views()["node-1"].allocated == 2
+
+
 async def test_a_job_on_two_nodes_holds_its_allocated_gpus(slurm: Slurm) -> None:
     source, fleet = slurm_source(slurm)
     with jobs(slurm):

@@ -267,6 +267,7 @@ def test_shards_count_as_their_share_of_a_gpu() -> None:
     assert indices_in("shard:a100:3(0/4,3/4)", SHARD) == (1,)
     common = {"job_id": 7, "job_state": ["RUNNING"], "nodes": "n1", "start_time": 5, "submit_time": 1}
     for record, gpus, share, held in (
+        ({"gres_detail": ["shard:3(IDX:0)"], "tres_per_node": "gres:shard:3"}, 1, 0.75, (0,)),  # 22.05
         ({"gres_detail": ["shard:a100:1(0/4,1/4)"]}, 1, 0.25, (1,)),
         ({"gres_detail": ["shard:a100:6(2/4,4/4)"]}, 2, 0.75, (0, 1)),
         ({"tres_alloc_str": "cpu=1,gres/shard=1"}, 1, 0.25, ()),

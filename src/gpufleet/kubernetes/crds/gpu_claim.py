@@ -103,6 +103,13 @@ class ClaimDevices(Fields, frozen=True):
         ),
     ] = ""
 
+    @property
+    def shared_milli(self) -> int | None:
+        """Return the part of each GPU that a Shared claim takes, in thousandths; None for other claims."""
+        if self.exclusivity != "Shared":
+            return None
+        return round((DEFAULT_SHARE if self.share is None else self.share) * 1000)
+
 
 class ClaimSelector(Fields, frozen=True):
     """The nodes that may serve the claim."""

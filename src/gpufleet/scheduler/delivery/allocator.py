@@ -4,39 +4,35 @@ A pod in mode `dra` waits for its ResourceClaim, which kube-controller-manager m
 places the pod, the allocator writes `status.allocation` of the claim, and the cluster's own kube-scheduler binds the
 pod to that node. One write per pod, whatever the number of GPUs.
 
-Every write carries the version of the claim that was read, so it can't undo a later one. After a write without a
-response the claim is changed, which invalidates the write if it is still on its way; the GPUs stay held until the
-response to that change tells what the claim has.
+The GPUs stay held until the outcome of the write is known (`claim_writer.py`).
 
 The same write reserves the claim for the pod (`reservedFor`), which saves kube-scheduler two writes of its own.
 
 kube-scheduler clears an allocation itself only if the pod would fit on another node. So an allocation is also cleared
-here if kube-scheduler reports, after having seen it, that the pod can't be placed. First the reservation is removed, so
-that kube-scheduler can't bind the pod any more without a write to the claim. When attempts that have not seen this are
-over, the allocation is cleared under the version of the claim: either kube-scheduler's write or ours fails. A pod that
-such an early attempt has bound gets its reservation back.
+here if kube-scheduler reports, after having seen it, that the pod can't be placed.
+See `clearing.py`.
 """
 
 import asyncio
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpufleet.errors import GpufleetError, KubernetesUnavailable
 from gpufleet.kubernetes import Timing
-from gpufleet.kubernetes.client.errors import Conflict, KubernetesRefused, TooManyRequests, Unreachable
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.kubernetes.resource_claims import ResourceClaim, is_delivered_by_claim
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.delivery.devices import DeviceMissing, allocation_of
+from gpufleet.scheduler.delivery.claim_writer import ClaimWriter, NotAllocated, pod_name
+from gpufleet.scheduler.delivery.clearing import Clearing, Unbound
+from gpufleet.scheduler.delivery.devices import DeviceMissing
+from gpufleet.scheduler.lease_writer import Reserved
 from gpufleet.scheduler.metrics import SchedulerMetrics
-from gpufleet.scheduler.nudger import nudge_value
 from gpufleet.scheduler.planning.gang_plans import GangPlans
 from gpufleet.scheduler.planning.queue import Entry, Queue, foreign_gates
-from gpufleet.scheduler.reservation import Reserved
 from gpufleet.scheduler.state import Ledger
 
 _log = get_logger("scheduler")
@@ -47,9 +43,6 @@ PERIOD = 1.0
 UNUSABLE_AFTER = 5.0
 """Seconds after which an allocation is cleared if kube-scheduler has reported since that the pod can't be placed."""
 
-RELEASED_FOR = 10.0
-"""Seconds between the removal of a reservation and of the allocation: longer than an attempt of kube-scheduler takes."""
-
 UNCHANGED_AFTER = 30.0
 """The same if kube-scheduler had reported that before and has not changed its report: perhaps it has not tried yet."""
 
@@ -58,22 +51,8 @@ EXCLUDED_FOR = 60.0
 
 _CONCURRENCY = 32
 _BATCH = 256
-_ATTEMPTS = 3
 _NOT_ALLOCATED = "cannot allocate all claims"
 """In kube-scheduler's message about an attempt that did not see the allocation yet."""
-
-
-class NotAllocated(GpufleetError):
-    """The allocation could not be written; nothing is allocated."""
-
-
-@dataclass(frozen=True)
-class _Unbound:
-    """Since when a pod has an allocation, on which nodes, and what kube-scheduler had reported by then."""
-
-    since: float
-    nodes: frozenset[str]
-    report: str
 
 
 class ClaimAllocator:
@@ -95,7 +74,6 @@ class ClaimAllocator:
         new_share: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         """`report` is called with a pod whose allocation has changed; `overlapping` returns holders of GPUs with two."""
-        self._api = api
         self._ledger = ledger
         self._queue = queue
         self._gang_plans = gang_plans
@@ -105,16 +83,12 @@ class ClaimAllocator:
         self._report = report
         self._wake_planner = wake_planner
         self._overlapping = overlapping
-        self._new_share = new_share
+        self._writer = ClaimWriter(api, ledger, timing, new_share)
+        self._clearing = Clearing(api, ledger, self._writer, metrics, timing)
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._pending: dict[str, Fits] = {}
-        self._uncertain: dict[str, ResourceClaim] = {}
-        """The claims of pods whose write had no response, as they were read."""
         self._writing: set[str] = set()
-        self._unbound: dict[str, _Unbound] = {}
-        """Pods that have an allocation and no node."""
-        self._released: dict[str, float] = {}
-        """When the reservation of a pod was removed, to clear its allocation."""
+        self._unbound = self._clearing.unbound
         self._unreserved: set[str] = set()
         """Bound pods whose claim is not reserved for them."""
         self._doubtful: set[str] = set()
@@ -153,13 +127,13 @@ class ClaimAllocator:
         elif claim.status.allocation is not None:
             if uid not in self._unbound:
                 nodes = frozenset(self._ledger.resource_claims.held(uid))
-                self._unbound[uid] = _Unbound(self._timing.monotonic(), nodes, unplaceable(pod))
+                self._unbound[uid] = Unbound(self._timing.monotonic(), nodes, unplaceable(pod))
             if unplaceable(pod) or self._ledger.gangs.of(pod) is not None:
                 self._doubtful.add(uid)
             else:
                 self._doubtful.discard(uid)
         elif (before := self._unbound.pop(uid, None)) is not None:
-            _log.info("allocation_cleared", pod=_name(pod), by="kube-scheduler")
+            _log.info("allocation_cleared", pod=pod_name(pod), by="kube-scheduler")
             self._metrics.cleared.labels("kube_scheduler").inc()
             self._plan_elsewhere(pod, before.nodes)
         elif self._ledger.gangs.of(pod) is None and not foreign_gates(pod) and self._queue.get(uid) is None:
@@ -174,9 +148,8 @@ class ClaimAllocator:
 
     def _forget(self, uid: str) -> None:
         self._pending.pop(uid, None)
-        self._unbound.pop(uid, None)
+        self._clearing.forget(uid)
         self._excluded.pop(uid, None)
-        self._released.pop(uid, None)
         self._unreserved.discard(uid)
 
     # -- allocating ------------------------------------------------------------------------
@@ -197,13 +170,13 @@ class ClaimAllocator:
 
     async def step(self) -> None:
         """Write the allocations that the planner has decided, and clear those that can't be used."""
-        for uid in self._uncertain.keys() - self._writing:
+        for uid in self._writer.uncertain.keys() - self._writing:
             await self._settle_safely(uid)
         while self._pending:
             batch = [(uid, self._pending.pop(uid)) for uid in list(self._pending)[:_BATCH]]
             await asyncio.gather(*(self._allocate_safely(uid, fits) for uid, fits in batch))
         for uid in list(self._unreserved):
-            await self._reserve_again(uid)
+            await self._restore_reservation(uid)
         self._doubtful &= self._unbound.keys()
         for uid in self._doubtful | (self._overlapping() & self._unbound.keys()):
             await self._clear_if_unusable(uid)
@@ -216,7 +189,9 @@ class ClaimAllocator:
         try:
             await self.allocate(pod, fits)
         except GpufleetError as error:
-            self._warnings.warn(uid, "claim_not_allocated", pod=_name(pod), node=fits.node, error=str(error))
+            self._warnings.warn(
+                uid, "claim_not_allocated", pod=pod_name(pod), node=fits.node, error=str(error)
+            )
             if (entry := self._queue.get(uid)) is not None:
                 if isinstance(error, DeviceMissing):
                     entry.excluded[uid] = entry.excluded.get(uid, frozenset()) | {fits.node}
@@ -228,8 +203,8 @@ class ClaimAllocator:
     async def allocate(self, pod: Pod, fits: Fits) -> None:
         """Write the allocation of a pod; raise a GpufleetError if it has none afterwards, as far as known."""
         uid = pod.metadata.uid
-        if uid in self._writing or uid in self._uncertain:
-            raise NotAllocated(f"the ResourceClaim of {_name(pod)} is being written")
+        if uid in self._writing or uid in self._writer.uncertain:
+            raise NotAllocated(f"the ResourceClaim of {pod_name(pod)} is being written")
         hold = self._ledger.holds.get(uid)
         if hold is not None:
             # The hold must last until the outcome is known.
@@ -238,10 +213,10 @@ class ClaimAllocator:
         try:
             async with self._slots:
                 with self._metrics.phase("Reserve"):
-                    await self._write(pod, fits)
+                    await self._writer.allocate(pod, fits)
         finally:
             self._writing.discard(uid)
-            if uid not in self._uncertain:
+            if uid not in self._writer.uncertain:
                 self._ledger.unpin(uid)
         self._metrics.decisions.labels("allocated").inc()
         self.consider(uid)
@@ -252,38 +227,9 @@ class ClaimAllocator:
         await self.allocate(pod, fits)
         return Reserved("", fits.gpus)
 
-    async def _write(self, pod: Pod, fits: Fits) -> None:
-        for _ in range(_ATTEMPTS):
-            claim = self._ledger.resource_claims.of_pod(pod)
-            if claim is None:
-                raise NotAllocated(f"pod {_name(pod)} has no ResourceClaim")
-            if claim.status.allocation is not None:
-                raise NotAllocated(f"ResourceClaim {claim.metadata.name} is allocated already")
-            new = allocation_of(
-                claim, fits, self._ledger.resource_claims, self._timing.now(), self._new_share
-            )
-            try:
-                status = {"allocation": new, "reservedFor": [_consumer(pod)]}
-                self._ledger.put_resource_claim(await self._api.write_claim(claim, status))
-                return
-            except Conflict:
-                await self._read(claim)
-            except (KubernetesRefused, Unreachable, TooManyRequests):
-                raise
-            except asyncio.CancelledError:
-                self._uncertain[pod.metadata.uid] = claim
-                raise
-            except KubernetesUnavailable:
-                self._uncertain[pod.metadata.uid] = claim
-                await self._settle(pod.metadata.uid)
-                return
-        raise NotAllocated(
-            f"the ResourceClaim of {_name(pod)} changed {_ATTEMPTS} times while it was written"
-        )
-
     async def _settle_safely(self, uid: str) -> None:
         try:
-            await self._settle(uid)
+            await self._writer.settle(uid)
         except NotAllocated:
             if (entry := self._queue.get(uid)) is not None:
                 self._queue.failed(entry)
@@ -295,63 +241,13 @@ class ClaimAllocator:
         self._ledger.unpin(uid)
         self.consider(uid)
 
-    async def _settle(self, uid: str) -> None:
-        """Find out what became of a write without a response; raise NotAllocated if it was not done and never will."""
-        claim = self._uncertain[uid]
-        now = await self._api.touch_claim(claim, nudge_value(self._timing))
-        if now is None:
-            self._ledger.drop_resource_claim(claim)
-        else:
-            self._ledger.put_resource_claim(now)
-        self._uncertain.pop(uid, None)
-        if now is None or now.status.allocation is None:
-            raise NotAllocated("the server did not write the allocation")
-
-    async def _read(self, claim: ResourceClaim) -> None:
-        now = await self._api.read_claim(claim)
-        if now is None:
-            self._ledger.drop_resource_claim(claim)
-        else:
-            self._ledger.put_resource_claim(now)
-
     # -- clearing --------------------------------------------------------------------------
 
     async def clear(self, uid: str, reason: str) -> bool:
         """Clear the allocation of an unbound pod; return whether it has none now."""
-        pod = self._ledger.pods.get(uid)
-        claim = self._ledger.resource_claims.of_pod(pod) if pod is not None else None
-        if pod is None or claim is None or claim.status.allocation is None:
-            return True
-        status: dict[str, None] = {"allocation": None, "reservedFor": None}
-        if not pod.spec.scheduling_gates:
-            # kube-scheduler may be trying the pod at this moment.
-            now = self._timing.monotonic()
-            if claim.status.reserved_for:
-                if uid in self._released:
-                    return False  # reserved by kube-scheduler, which binds it
-                status = {"reservedFor": None}
-            elif now - self._released.setdefault(uid, now) < RELEASED_FOR:
-                return False
-        try:
-            self._ledger.put_resource_claim(await self._api.write_claim(claim, status))
-        except Conflict:
-            # kube-scheduler has reserved or cleared it in the meantime.
-            await self._read(claim)
-            return False
-        except KubernetesRefused as error:
-            await self._read(claim)
-            self._warnings.warn(uid, "allocation_not_cleared", pod_uid=uid, error=str(error))
-            return False
-        if "allocation" not in status:
-            self._released[uid] = self._timing.monotonic()
-            return False
-        self._released.pop(uid, None)
-        _log.info("allocation_cleared", claim=claim.metadata.name, pod_uid=uid, by="gpufleet", reason=reason)
-        self._metrics.cleared.labels(reason).inc()
-        self._unbound.pop(uid, None)
-        return True
+        return await self._clearing.clear(uid, reason)
 
-    async def _reserve_again(self, uid: str) -> None:
+    async def _restore_reservation(self, uid: str) -> None:
         """Reserve the claim of a bound pod for it; without that the kubelet does not start the pod."""
         pod = self._ledger.pods.get(uid)
         claim = self._ledger.resource_claims.of_pod(pod) if pod is not None else None
@@ -359,13 +255,10 @@ class ClaimAllocator:
         if pod is None or claim is None or claim.status.allocation is None or claim.status.reserved_for:
             return
         try:
-            now = await self._api.write_claim(claim, {"reservedFor": [_consumer(pod)]})
-            self._ledger.put_resource_claim(now)
-        except Conflict:
-            await self._read(claim)
-            self.consider(uid)
+            if not await self._writer.reserve(claim, pod):
+                self.consider(uid)
         except GpufleetError as error:
-            self._warnings.warn(uid, "claim_not_reserved", pod=_name(pod), error=str(error))
+            self._warnings.warn(uid, "claim_not_reserved", pod=pod_name(pod), error=str(error))
             self._unreserved.add(uid)
 
     async def _clear_if_unusable(self, uid: str) -> None:
@@ -428,11 +321,3 @@ def unplaceable(pod: Pod) -> str:
         ):
             return "" if _NOT_ALLOCATED in condition.message else condition.message or condition.reason
     return ""
-
-
-def _consumer(pod: Pod) -> dict[str, str]:
-    return {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
-
-
-def _name(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"

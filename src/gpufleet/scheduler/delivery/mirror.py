@@ -16,7 +16,7 @@ from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.reservation import LeaseTaken, PodRef, Reservations
+from gpufleet.scheduler.lease_writer import LeaseTaken, LeaseWriter, PodRef
 from gpufleet.scheduler.state import Ledger, valid_request
 
 _log = get_logger("scheduler")
@@ -37,7 +37,7 @@ class Mirror:
         self,
         api: SchedulerApi,
         ledger: Ledger,
-        reservations: Reservations,
+        lease_writer: LeaseWriter,
         annotations: Callable[[Fits], Mapping[str, str]],
         busy: Callable[[], bool],
         timing: Timing,
@@ -45,7 +45,7 @@ class Mirror:
         """`annotations` returns those of a placement, `busy` whether other writes go first."""
         self._api = api
         self._ledger = ledger
-        self._reservations = reservations
+        self._lease_writer = lease_writer
         self._annotations = annotations
         self._busy = busy
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
@@ -94,7 +94,7 @@ class Mirror:
             missing = set(fits.gpus) - self._ledger.leases_of(uid).get(fits.node, {}).keys()
             if missing:
                 ref = PodRef(uid, meta.namespace, meta.name, meta.annotations.get(CLAIM, ""))
-                await self._reservations.reserve(ref, fits)
+                await self._lease_writer.reserve(ref, fits)
             if ALLOCATED not in meta.annotations:
                 now = await self._api.annotate_pod(pod, self._annotations(fits))
                 if now is not None:

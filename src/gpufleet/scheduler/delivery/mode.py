@@ -19,6 +19,7 @@ from gpufleet.kubernetes import (
     KubeClient,
     Reflector,
 )
+from gpufleet.kubernetes.annotations import SHARE
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import AlreadyExists, ObjectNotFound
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
@@ -41,6 +42,9 @@ _log = get_logger("scheduler")
 
 REASON = "gpu.scheduling/delivery-reason"
 """On the DeviceClass: why this mode was chosen."""
+
+Kind = tuple[int, int | None]
+"""The number of GPUs, and for Shared claims the part of each in thousandths."""
 
 PERIOD = 5.0
 BATCH_WINDOW = 0.05
@@ -93,10 +97,10 @@ class Delivery:
         self._changed = asyncio.Event()
 
     def on_claims(self, changes: Sequence[CacheChange[GpuClaim]]) -> None:
-        """Check the templates after claims have appeared, changed their number of GPUs, or gone."""
+        """Check the templates after claims have appeared, changed their GPUs, or gone."""
         for change in changes:
             before, after = change.before, change.after
-            if before is None or after is None or before.spec.devices.count != after.spec.devices.count:
+            if before is None or after is None or _kind(before) != _kind(after):
                 self._changed.set()
 
     def on_pods(self, changes: Sequence[CacheChange[Pod]]) -> None:
@@ -171,33 +175,40 @@ class Delivery:
             with suppress(ObjectNotFound):
                 await self._client.delete(RESOURCE_CLAIM_TEMPLATES, name, namespace)
 
-    def _needed(self) -> dict[Key, int]:
-        """Return the number of GPUs of each template: one for each count that claims of a namespace have."""
+    def _needed(self) -> dict[Key, Kind]:
+        """Return what each template is for: one for each number of GPUs and share that claims of a namespace have."""
         needed = {
-            (namespace, template_name(claim.spec.devices.count)): claim.spec.devices.count
+            (namespace, template_name(*_kind(claim))): _kind(claim)
             for (namespace, _), claim in self._ledger.claims.items()
         }
         for (namespace, name), of in self._early.items():
             if (claim := self._ledger.claims.get((namespace, of))) is not None:
-                needed[namespace, name] = claim.spec.devices.count
+                needed[namespace, name] = _kind(claim)
         return needed
 
-    async def _create(self, key: Key, count: int) -> None:
+    async def _create(self, key: Key, kind: Kind) -> None:
         namespace, name = key
         with suppress(AlreadyExists, ObjectNotFound):  # the namespace may be gone
             await self._client.write_json(
-                "POST", RESOURCE_CLAIM_TEMPLATES.path(namespace), template(name, count)
+                "POST", RESOURCE_CLAIM_TEMPLATES.path(namespace), template(name, *kind)
             )
 
 
-def template(name: str, count: int) -> Mapping[str, Any]:
-    """Return a template for `count` GPUs."""
+def _kind(claim: GpuClaim) -> Kind:
+    return claim.spec.devices.count, claim.spec.devices.shared_milli
+
+
+def template(name: str, count: int, shared_milli: int | None = None) -> Mapping[str, Any]:
+    """Return a template for `count` GPUs, or for this part of each, in thousandths."""
     request = {"name": "gpus", "exactly": {"deviceClassName": DEVICE_CLASS, "count": count}}
+    meta: dict[str, Any] = {"labels": dict(LABELS)}
+    if shared_milli is not None:
+        meta["annotations"] = {SHARE: str(shared_milli)}
     return {
         "apiVersion": RESOURCE_CLAIM_TEMPLATES.api_version,
         "kind": RESOURCE_CLAIM_TEMPLATES.kind,
         "metadata": {"name": name, "labels": dict(LABELS)},
-        "spec": {"metadata": {"labels": dict(LABELS)}, "spec": {"devices": {"requests": [request]}}},
+        "spec": {"metadata": meta, "spec": {"devices": {"requests": [request]}}},
     }
 
 

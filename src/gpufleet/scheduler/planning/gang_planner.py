@@ -17,7 +17,7 @@ from gpufleet.scheduler.planning.queue import foreign_gates
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.allocations import has_started
 from gpufleet.scheduler.state.gang_identity import Gang
-from gpufleet.scheduler.state.ledger import holder_key
+from gpufleet.scheduler.state.holders import holder_key
 from gpufleet.scheduler.state.node_resources import Room
 
 

@@ -26,12 +26,12 @@ from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.delivery.allocator import ClaimAllocator
 from gpufleet.scheduler.dirty_pods import DirtyPods
 from gpufleet.scheduler.lease_gc import LeaseGc
+from gpufleet.scheduler.lease_writer import LeaseWriter, PodRef, Reserved
 from gpufleet.scheduler.nudger import Nudger
 from gpufleet.scheduler.planning.gang_plans import GangPlan, GangPlans, MemberLeases
 from gpufleet.scheduler.planning.plan import Decision, Placed, Waiting
 from gpufleet.scheduler.planning.planner import Planner
 from gpufleet.scheduler.planning.queue import Queue, gang_key
-from gpufleet.scheduler.reservation import PodRef, Reservations, Reserved
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.allocations import has_started
 from gpufleet.scheduler.state.gang_identity import Gang, GangRequirements
@@ -49,7 +49,7 @@ class Gangs:
         queue: Queue,
         planner: Planner,
         plans: GangPlans,
-        reservations: Reservations,
+        lease_writer: LeaseWriter,
         allocator: ClaimAllocator,
         lease_gc: LeaseGc,
         dirty: DirtyPods,
@@ -61,7 +61,7 @@ class Gangs:
         self._ledger = ledger
         self._queue = queue
         self._planner = planner
-        self._reservations = reservations
+        self._lease_writer = lease_writer
         self._allocator = allocator
         self._lease_gc = lease_gc
         self._dirty_pods = dirty
@@ -309,7 +309,7 @@ class Gangs:
         attempts = [
             self._allocator.reserve(pod, fits)
             if is_delivered_by_claim(pod)
-            else self._reservations.reserve(name, fits)
+            else self._lease_writer.reserve(name, fits)
             for pod, name, fits in zip(pods, names, places, strict=True)
         ]
         outcomes = await asyncio.gather(*attempts, return_exceptions=True)
@@ -327,7 +327,7 @@ class Gangs:
                 with suppress(KubernetesUnavailable):  # the allocator clears it later
                     await self._allocator.clear(name.uid, "gang_incomplete")
             elif isinstance(reserved, Reserved):
-                await self._reservations.unreserve(name.uid, fits.node, reserved.new, reserved.stamp)
+                await self._lease_writer.unreserve(name.uid, fits.node, reserved.new, reserved.stamp)
             self._dirty_pods.add(name.uid)
         if unexpected := [each for each in failures if not isinstance(each, GpufleetError)]:
             raise unexpected[0]

@@ -20,8 +20,9 @@ from gpufleet.placement.request import WHOLE
 from gpufleet.placement.victims import least_harmful
 from gpufleet.scheduler.planning.queue import priority_of
 from gpufleet.scheduler.state import Hold, Ledger
+from gpufleet.scheduler.state.allocations import blocking_pods
 from gpufleet.scheduler.state.gang_identity import Gang
-from gpufleet.scheduler.state.ledger import holder_key, uid_of
+from gpufleet.scheduler.state.holders import holder_key, uid_of
 from gpufleet.scheduler.state.node_resources import Room
 from gpufleet.scheduler.state.run_times import grace_left, lost_work
 
@@ -143,7 +144,7 @@ class Preemption:
         hold = self._ledger.holds.get(uid)
         if hold is None:
             return False
-        others = (self._ledger.pods.get(other) for other in self._ledger.blocking_pods(uid, hold.fits))
+        others = (self._ledger.pods.get(other) for other in blocking_pods(self._ledger, uid, hold.fits))
         return all(pod is None or pod.finished or pod.metadata.deletion_timestamp for pod in others)
 
     def hold(self, pods: Sequence[Pod], found: Nomination, gang: str) -> None:
@@ -315,3 +316,15 @@ def _leading(victim: Victim | None, holder: str) -> Victim | None:
 def _terminating(node: str, uids: Iterable[str]) -> list[Victim]:
     """Return kube-scheduler's own victims, which terminate anyway."""
     return [Victim(holder_key(uid, node), _TERMINATING) for uid in uids]
+
+
+def not_evicted(ledger: Ledger, uid: str, hold: Hold) -> list[Pod]:
+    """Return the pods that must leave for a hold, with their gangs, and have not been evicted yet."""
+    pods: dict[str, Pod] = {}
+    for other in blocking_pods(ledger, uid, hold.fits):
+        pod = ledger.pods.get(other)
+        if pod is not None and not pod.finished:
+            gang = ledger.gangs.of(pod)
+            members = ledger.gangs.members(gang) if gang is not None else [pod]
+            pods.update((member.metadata.uid, member) for member in members if member.spec.node_name)
+    return [pod for pod in pods.values() if pod.metadata.deletion_timestamp is None]

@@ -115,7 +115,7 @@ class Queue:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._remove_sorted(entry)
-            self._ledger.unreserve(key)
+            self._ledger.reservations.drop(key)
         return entry
 
     def failed(self, entry: Entry) -> None:
@@ -128,7 +128,7 @@ class Queue:
     def unreserve(self, entry: Entry) -> None:
         """Give up the reservation of a unit."""
         entry.reservation = None
-        self._ledger.unreserve(entry.key)
+        self._ledger.reservations.drop(entry.key)
 
     def due(self, entry: Entry) -> bool:
         """Return whether the unit must be planned: something has changed since it was planned."""

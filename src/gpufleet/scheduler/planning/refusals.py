@@ -10,7 +10,7 @@ import numpy as np
 
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
-from gpufleet.placement import GangRefused, Reason, Refused, Request
+from gpufleet.placement import Fits, GangRefused, Reason, Refused, Request
 from gpufleet.placement.inventory import refused
 from gpufleet.scheduler.state.ledger import Ledger
 from gpufleet.scheduler.state.node_resources import PODS, Room
@@ -38,7 +38,7 @@ def with_reserved(ledger: Ledger, verdict: Refused) -> Refused:
     """Return the refusal with the nodes that would fit if nothing were reserved for other units."""
     if not ledger.reservations:
         return verdict
-    with ledger.ignoring(ledger.reservations):
+    with ledger.reservations.ignoring(ledger.reservations):
         fit = set(ledger.cluster.feasible(verdict.request))
     if fit.isdisjoint(verdict.names):
         return verdict
@@ -79,3 +79,13 @@ def _exclusion(ledger: Ledger, room: Room, pod: Pod, request: Request, name: str
     if short := room.shortage(name, pod):
         return _RESOURCES.get(short, Reason.OTHER_RESOURCE)
     return Reason.OTHER
+
+
+def reserved_suffix(places: Sequence[Fits]) -> str:
+    """Return which GPUs are reserved, as the end of a sentence."""
+    if not places:
+        return ""
+    nodes = list(dict.fromkeys(fits.node for fits in places))
+    number = sum(len(fits.gpus) for fits in places)
+    some = ", ".join(nodes[:4]) + (" …" if len(nodes) > 4 else "")
+    return f"; {number} GPU{'s' if number > 1 else ''} of {some} reserved until all are free"

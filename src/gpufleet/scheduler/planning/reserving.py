@@ -6,14 +6,17 @@ the GPUs are needed. Units ahead ignore the reservation; it is then made again e
 declares its run time, it is known when its GPUs will be free again, and units behind reserve them for then.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from functools import cache
 
 from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Fits, Request, earliest
 from gpufleet.scheduler.planning.plan import Reservation
 from gpufleet.scheduler.planning.queue import Entry, Queue
-from gpufleet.scheduler.state.ledger import Ledger, uid_of, unit_of
+from gpufleet.scheduler.state.holders import uid_of, unit_of
+from gpufleet.scheduler.state.ledger import Ledger
 from gpufleet.scheduler.state.node_resources import Room
 from gpufleet.scheduler.state.run_times import declared_end, expected_end, max_runtime
 
@@ -70,8 +73,8 @@ class Reserver:
             return ()
         behind = [other for other in reserving if other.order > entry.order]
         room = _DrainedRoom(self._ledger, pods)
-        with self._ledger.ignoring([entry.key, *(other.key for other in behind)]):
-            found = earliest(self._ledger.cluster, requests, nodes, self._end_of, room)
+        with self._ledger.reservations.ignoring([entry.key, *(other.key for other in behind)]):
+            found = earliest(self._ledger.cluster, requests, nodes, self._ends(), room)
         if found is None or (known is not None and (found.ready_at - now) * 2 > remaining):
             places = known.places if known is not None else ()
         else:
@@ -82,7 +85,7 @@ class Reserver:
             return ()
         if known is None or known.places != places:
             self._drop(behind, places)
-        self._ledger.reserve(entry.key, places)
+        self._ledger.reservations.put(entry.key, places)
         needed_at, runtime = self._needed_at(entry, places), _runtime(pods)
         free_at = None if needed_at is None or runtime is None else needed_at + runtime
         entry.reservation = Reservation(places, now, needed_at, free_at)
@@ -110,25 +113,35 @@ class Reserver:
             for fits, request, allowed in zip(known.places, requests, nodes, strict=True)
         )
 
-    def _end_of(self, holder: str) -> float | None:
+    def _ends(self) -> Callable[[str], float | None]:
+        """Return a function that tells when holders are expected to end, as of now.
+
+        It gives the same answer for a holder every time. If the ends grew with the clock during a search, each node
+        would seem later than the others as soon as it is looked at closely, and all nodes would be.
+        """
+        now = self._timing.now()
+        return cache(lambda holder: self._end_of(holder, now))
+
+    def _end_of(self, holder: str, now: datetime) -> float | None:
         """Return when a pod, or a unit with a reservation, is expected to leave its GPUs; None if never."""
-        if (entry := self._reserving(holder)) is not None:
-            return entry.reservation.free_at if entry.reservation is not None else None
         pod = self._ledger.pods.get(uid_of(holder))
-        end = expected_end(pod, self._timing.now()) if pod is not None else None
-        return end.timestamp() if end is not None else None
+        if pod is not None:
+            end = expected_end(pod, now)
+            return end.timestamp() if end is not None else None
+        entry = self._reserving(holder)
+        return entry.reservation.free_at if entry is not None and entry.reservation is not None else None
 
     def _declared_end_of(self, holder: str) -> float | None:
         """Return when a pod, or a unit with a reservation, leaves its GPUs at the latest; None if that is unknown."""
         pod = self._ledger.pods.get(uid_of(holder))
         if pod is None:
-            return self._end_of(holder)
+            return self._end_of(holder, self._timing.now())
         end = declared_end(pod, self._timing.now())
         return end.timestamp() if end is not None else None
 
     def _expected(self, entry: Entry, places: Sequence[Fits]) -> float:
         """Return when all of these GPUs are expected to be free."""
-        ends = map(self._end_of, self._holders(entry, places))
+        ends = map(self._ends(), self._holders(entry, places))
         return max((float("inf") if end is None else end for end in ends), default=self._now())
 
     def _needed_at(self, entry: Entry, places: Sequence[Fits]) -> float | None:

@@ -1,10 +1,11 @@
-"""The GPUs that a pod already has by its leases, as a placement."""
+"""The GPUs that a pod already has by its leases, as a placement, and the pods that are in the way of one."""
 
 from collections.abc import Mapping
 
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Exclusivity, Fits, Request
+from gpufleet.placement.request import WHOLE
 from gpufleet.scheduler.state.claim_requests import valid_request
 from gpufleet.scheduler.state.ledger import Ledger
 
@@ -34,3 +35,21 @@ def has_started(ledger: Ledger, pod: Pod) -> bool:
     claim = ledger.claim_of(pod)
     request = valid_request(claim) if claim is not None else None
     return request is not None and bool(leased_places(ledger, pod.metadata.uid, request))
+
+
+def unblocked(ledger: Ledger, uid: str, fits: Fits) -> bool:
+    """Return whether leases and ResourceClaims of others, and device-plugin pods, leave these GPUs to the pod."""
+    return not ledger.cluster.has_taken(fits) and all(_is_open(ledger, uid, fits, gpu) for gpu in fits.gpus)
+
+
+def blocking_pods(ledger: Ledger, uid: str, fits: Fits) -> set[str]:
+    """Return the other pods that have these GPUs."""
+    return {other for gpu in fits.gpus for other in ledger.holders(fits.node, gpu) if other != uid}
+
+
+def _is_open(ledger: Ledger, uid: str, fits: Fits, gpu: int) -> bool:
+    others = [holder for other, holder in ledger.holders(fits.node, gpu).items() if other != uid]
+    if fits.instances:
+        mine = {instance for at, instance in fits.instances if at == gpu}
+        return not any(holder.milli or mine & set(holder.instances) for holder in others)
+    return sum(holder.milli for holder in others) + fits.request.milli_per_gpu <= WHOLE

@@ -11,13 +11,13 @@ from gpufleet.scheduler.state.gang_identity import number
 def request_of(claim: GpuClaim) -> Request:
     """Return the request of one pod that uses the claim; raise InvalidRequest if the claim is invalid."""
     devices, topology = claim.spec.devices, claim.spec.topology
-    share = DEFAULT_SHARE if devices.share is None else devices.share
+    shared = devices.shared_milli
     return Request(
         count=devices.count,
         policy=Policy(devices.policy),
         prefer_ids=devices.prefer_ids if devices.policy == "preferIds" else (),
         exclusivity=Exclusivity(devices.exclusivity),
-        share_milli=round(share * WHOLE),
+        share_milli=round(DEFAULT_SHARE * WHOLE) if shared is None else shared,
         mig_profile=devices.mig_profile,
         topology=Topology.IGNORE if topology is None else Topology(topology.mode),
         min_bandwidth_gbps=0 if topology is None else topology.min_bandwidth_gbps,

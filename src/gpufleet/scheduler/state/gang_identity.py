@@ -97,5 +97,5 @@ def requirements(
 
 def number(annotations: Mapping[str, str], key: str) -> int | None:
     """Parse a positive number; return None for anything else, since users write these annotations."""
-    text = annotations.get(key, "")
-    return int(text) or None if re.fullmatch(r"[0-9]{1,9}", text) else None
+    text = annotations.get(key)
+    return int(text) or None if text and re.fullmatch(r"[0-9]{1,9}", text) else None

@@ -160,7 +160,7 @@ def node_routes(clusters: Clusters) -> list[Route]:
     async def node(name: str, query: ClusterParams, namespaces: Namespaces) -> NodeDetail:
         """One node with the health, readings, holders and processes of its GPUs."""
         cluster = clusters.synced(query.cluster)
-        return await _detail(cluster, _view(cluster, name), namespaces)
+        return await _detail(cluster, find_node(cluster, name), namespaces)
 
     @get("/api/nodes/{name:str}/metrics", scope="filtered", example=_METRICS)
     async def node_metrics(name: str, query: MetricsParams, namespaces: Namespaces) -> dict[str, Graph]:
@@ -170,7 +170,7 @@ def node_routes(clusters: Clusters) -> list[Route]:
         """
         check_span(query.start, query.end, query.step)
         cluster = clusters.synced(query.cluster)
-        view = _view(cluster, name)
+        view = find_node(cluster, name)
         gpus = {GpuRef(name, gpu.index) for gpu in view.gpus}
         held = None if namespaces is None else _held(cluster, view, namespaces)
 
@@ -187,7 +187,8 @@ def node_routes(clusters: Clusters) -> list[Route]:
     return [list_nodes, node, node_metrics]
 
 
-def _view(cluster: Cluster, name: str) -> NodeView:
+def find_node(cluster: Cluster, name: str) -> NodeView:
+    """Return a node of a cluster; raise NotFound if there is none of that name."""
     view = cluster.fleet.views().get(name)
     if view is None:
         raise NotFound(f"no node {name[:64]!r} in cluster {cluster.name}")

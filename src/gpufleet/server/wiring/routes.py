@@ -26,6 +26,7 @@ from gpufleet.server.routes.forecast import forecast_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
 from gpufleet.server.routes.nodes import node_routes
+from gpufleet.server.routes.occupancy import occupancy_routes
 from gpufleet.server.routes.queue import queue_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
@@ -79,6 +80,7 @@ def add_routes(components: Components) -> None:
         *gpu_routes(clusters, metrics_answers),
         *gpu_map_routes(clusters, map_answers),
         *node_routes(clusters),
+        *occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, components.lifecycle, queues=queues),
         *claim_routes(clusters, claim_views, start_times),
         *queue_routes(clusters, start_times),

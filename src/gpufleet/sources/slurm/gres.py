@@ -6,7 +6,8 @@
     cpu=2,gres/gpu=4,gres/gpu:a100=4   four in total, four of them a100 (trackable resources)
 
     gpu:a100:2,shard:a100:16           a node has eight shards of each GPU
-    shard:a100:4(0/8,4/8)              a job has four shards of the second GPU
+    shard:4(IDX:1)                     a job has four shards of the second GPU
+    shard:a100:4(0/8,4/8)              the same, with what is used of the shards of each GPU
 
 Other resources (nic, mps, …) are ignored.
 """

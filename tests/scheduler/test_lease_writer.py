@@ -9,7 +9,7 @@ from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.objects import Lease
 from gpufleet.placement import Fits, Request
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.reservation import PodRef, Reservations, new_stamp
+from gpufleet.scheduler.lease_writer import LeaseWriter, PodRef, new_stamp
 from gpufleet.scheduler.state import Ledger
 
 
@@ -32,11 +32,11 @@ class Api:
 
 async def test_the_leases_of_a_large_gang_are_acquired_some_at_a_time_and_in_order() -> None:
     api = Api()
-    reservations = Reservations(cast(SchedulerApi, api), Ledger(), "default", Timing(), new_stamp)
+    lease_writer = LeaseWriter(cast(SchedulerApi, api), Ledger(), "default", Timing(), new_stamp)
     members = [(PodRef(f"uid-{at}", "ml", f"pod-{at}"), f"node-{at}") for at in range(64)]
     gpus = tuple(range(8))
     await asyncio.gather(
-        *(reservations.reserve(pod, Fits(Request(count=8), node, gpus)) for pod, node in members)
+        *(lease_writer.reserve(pod, Fits(Request(count=8), node, gpus)) for pod, node in members)
     )
     assert len(set(api.leases)) == 64 * 8
     assert api.most_at_once == 64

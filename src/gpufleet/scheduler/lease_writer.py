@@ -70,7 +70,7 @@ class Reserved:
     new: tuple[int, ...]
 
 
-class Reservations:
+class LeaseWriter:
     """Acquires and releases leases; the server's responses go into the ledger immediately."""
 
     def __init__(

@@ -1,0 +1,160 @@
+// Who held the GPUs of a node: rows are GPUs, bars are workloads, coloured by namespace.
+import { useRef, useState } from "preact/hooks";
+import type { Occupancy, OccupancyPeriod } from "../api/types";
+import { link } from "../state/route";
+import { useSession } from "../state/session";
+import { moment, percent, span } from "../ui/format";
+import { teamColours } from "./colours";
+import { heldShare, occupancyRows, type Bar } from "./occupancy";
+
+const TICKS = 6;
+const SHORTEST_DRAG = 0.01;
+
+export function Gantt(props: {
+  occupancy: Occupancy;
+  start: number;
+  end: number;
+  onZoom: (from: number, to: number) => void;
+}) {
+  const { occupancy, start, end } = props;
+  const { zone } = useSession();
+  const now = Date.now() / 1000;
+  const rows = occupancyRows(occupancy, start, end, now);
+  const colours = teamColours(occupancy.periods.map((period) => period.namespace));
+  const drag = useDrag((from, to) =>
+    props.onZoom(start + from * (end - start), start + to * (end - start)),
+  );
+  const held = heldShare(occupancy, start, end, now);
+  return (
+    <figure class="gantt" aria-label="Workloads on each GPU over time">
+      <div class="gantt-rows" {...drag.handlers}>
+        {rows.map((row) => (
+          <div class="gantt-row" key={row.name}>
+            <span class="muted small num">{row.name}</span>
+            <div class="gantt-line">
+              {row.bars.map((bar) => (
+                <BarLink
+                  key={bar.key}
+                  bar={bar}
+                  now={now}
+                  colour={colours.get(bar.period.namespace) ?? ""}
+                />
+              ))}
+            </div>
+          </div>
+        ))}
+        {drag.selection && (
+          <div class="gantt-selection">
+            <span
+              style={{
+                left: `${drag.selection[0] * 100}%`,
+                width: `${(drag.selection[1] - drag.selection[0]) * 100}%`,
+              }}
+            />
+          </div>
+        )}
+      </div>
+      <div class="gantt-axis muted small num" aria-hidden="true">
+        {Array.from({ length: TICKS }, (_, tick) => (
+          <span key={tick}>
+            {moment((start + ((end - start) * tick) / (TICKS - 1)) * 1000, zone)}
+          </span>
+        ))}
+      </div>
+      <figcaption class="legend">
+        {held !== null && (
+          <span>
+            held <b class="num">{percent(held)}</b> of the time
+          </span>
+        )}
+        {[...colours].map(([namespace, colour]) => (
+          <span class="key" key={namespace}>
+            <span class="swatch" style={{ background: colour }} />
+            {namespace || "another namespace"}
+          </span>
+        ))}
+      </figcaption>
+      {occupancy.truncated && (
+        <p class="muted small">The oldest workloads are not shown. Choose a shorter range.</p>
+      )}
+    </figure>
+  );
+}
+
+function BarLink(props: { bar: Bar; now: number; colour: string }) {
+  const { period, left, width, top, height } = props.bar;
+  const style = {
+    left: `${left * 100}%`,
+    width: `max(2px, ${width * 100}%)`,
+    top: `${top * 100}%`,
+    height: `${height * 100}%`,
+    background: props.colour,
+  };
+  const text = describe(period, props.now);
+  return period.workloadUid ? (
+    <a
+      class="gantt-bar"
+      href={link(["workloads", period.workloadUid])}
+      title={text}
+      aria-label={text}
+      draggable={false}
+      style={style}
+    >
+      {period.workloadName}
+    </a>
+  ) : (
+    <span class="gantt-bar" title={text} style={style} />
+  );
+}
+
+function describe(period: OccupancyPeriod, now: number): string {
+  const name = period.workloadName
+    ? `${period.workloadKind} ${period.namespace}/${period.workloadName}`
+    : "a workload of another namespace";
+  const share = period.share < 1 ? `${percent(period.share)} of ` : "";
+  const gpus = `${share}${period.gpuCount} ${period.gpuCount === 1 ? "GPU" : "GPUs"}`;
+  const length = span((period.end || now) - period.start);
+  return `${name}, ${gpus}, ${period.end ? `for ${length}` : `for ${length} so far`}`;
+}
+
+/** Select a part of the time by dragging; a click on a bar still opens it. */
+function useDrag(onSelect: (from: number, to: number) => void) {
+  const began = useRef<number | null>(null);
+  const dragged = useRef(false);
+  const [selection, setSelection] = useState<[number, number] | null>(null);
+  const shareAt = (event: PointerEvent): number | null => {
+    const line = (event.currentTarget as HTMLElement).querySelector(".gantt-line");
+    if (!line) return null;
+    const box = line.getBoundingClientRect();
+    return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+  };
+  return {
+    selection,
+    handlers: {
+      onPointerDown: (event: PointerEvent) => {
+        dragged.current = false;
+        if (event.pointerType === "mouse") began.current = shareAt(event);
+      },
+      onPointerMove: (event: PointerEvent) => {
+        const at = shareAt(event);
+        if (began.current === null || at === null) return;
+        setSelection([Math.min(began.current, at), Math.max(began.current, at)]);
+      },
+      onPointerUp: () => {
+        const chosen = selection;
+        began.current = null;
+        setSelection(null);
+        if (!chosen || chosen[1] - chosen[0] < SHORTEST_DRAG) return;
+        dragged.current = true;
+        onSelect(chosen[0], chosen[1]);
+      },
+      onPointerLeave: () => {
+        began.current = null;
+        setSelection(null);
+      },
+      onClickCapture: (event: MouseEvent) => {
+        if (dragged.current) event.preventDefault();
+      },
+    },
+  };
+}

@@ -1,0 +1,134 @@
+// The command palette: find pages, nodes, workloads and claims, and go there.
+import { useEffect, useState } from "preact/hooks";
+import type { ClaimPage, NodePage, WorkloadPage } from "../api/types";
+import { useResource } from "../state/resource";
+import { clusterNow, link } from "../state/route";
+import { Dialog } from "../ui/dialog";
+import { shortModel } from "../ui/format";
+import { Icon, type IconName } from "../ui/icons";
+
+export interface Destination {
+  key: string;
+  icon: IconName;
+  name: string;
+  note: string;
+  href: string;
+}
+
+const EACH = 6;
+/** Claims are searched in the page that the server sends. */
+const CLAIMS = 500;
+
+export function Palette(props: { pages: Destination[]; onClose: () => void }) {
+  const [text, setText] = useState("");
+  const [query, setQuery] = useState("");
+  const [chosen, setChosen] = useState(0);
+  useEffect(() => {
+    const timer = setTimeout(() => setQuery(text.trim()), 150);
+    return () => clearTimeout(timer);
+  }, [text]);
+  const found = useDestinations(query, props.pages);
+  const at = Math.min(chosen, Math.max(0, found.length - 1));
+  const go = (destination: Destination | undefined) => {
+    if (!destination) return;
+    location.hash = destination.href;
+    props.onClose();
+  };
+  const onKey = (event: KeyboardEvent) => {
+    if (event.key === "ArrowDown") setChosen(Math.min(found.length - 1, at + 1));
+    else if (event.key === "ArrowUp") setChosen(Math.max(0, at - 1));
+    else if (event.key === "Enter") go(found[at]);
+    else return;
+    event.preventDefault();
+  };
+  return (
+    <Dialog label="Search" class="palette" onClose={props.onClose}>
+      <label class="search">
+        <Icon name="search" />
+        <span class="sr">Find a page, node, workload or claim</span>
+        <input
+          type="text"
+          list={undefined}
+          role="combobox"
+          aria-expanded="true"
+          aria-controls="palette-list"
+          aria-activedescendant={found[at] ? `palette-${at}` : undefined}
+          placeholder="Find a page, node, workload or claim"
+          value={text}
+          autofocus
+          onInput={(event) => {
+            setText(event.currentTarget.value);
+            setChosen(0);
+          }}
+          onKeyDown={onKey}
+        />
+      </label>
+      <ul class="palette-list" id="palette-list" role="listbox" aria-label="Results">
+        {found.map((destination, place) => (
+          <li
+            key={destination.key}
+            id={`palette-${place}`}
+            role="option"
+            aria-selected={place === at}
+            onMouseMove={() => setChosen(place)}
+            onClick={() => go(destination)}
+          >
+            <Icon name={destination.icon} />
+            <span class="grow">{destination.name}</span>
+            <span class="muted small">{destination.note}</span>
+          </li>
+        ))}
+      </ul>
+      {!found.length && <p class="muted small palette-none">Nothing has “{query}” in its name.</p>}
+    </Dialog>
+  );
+}
+
+function useDestinations(query: string, pages: Destination[]): Destination[] {
+  const cluster = clusterNow();
+  const named = (path: string) => (query ? path : null);
+  const nodes = useResource<NodePage>(
+    named("api/nodes"),
+    { cluster, name: query, pageSize: EACH },
+    { keep: true },
+  );
+  const workloads = useResource<WorkloadPage>(
+    named("api/workloads"),
+    { cluster, name: query, pageSize: EACH },
+    { keep: true },
+  );
+  const claims = useResource<ClaimPage>("api/claims", { cluster, pageSize: CLAIMS });
+  const matching = pages.filter((page) => includes(page.name, query));
+  if (!query) return matching;
+  return [
+    ...matching,
+    ...(nodes.data?.data ?? []).map((node) => ({
+      key: `node ${node.name}`,
+      icon: "nodes" as const,
+      name: node.name,
+      note: shortModel(node.gpuModel),
+      href: link(["nodes", node.name]),
+    })),
+    ...(workloads.data?.data ?? []).map((workload) => ({
+      key: `workload ${workload.uid}`,
+      icon: "workloads" as const,
+      name: workload.name,
+      note: `${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.status}`,
+      href: link(["workloads", workload.uid]),
+    })),
+    ...(claims.data?.data ?? [])
+      .filter((claim) => includes(claim.name, query))
+      .slice(0, EACH)
+      .map((claim) => ({
+        key: `claim ${claim.namespace}/${claim.name}`,
+        icon: "scheduling" as const,
+        name: claim.name,
+        note: `GpuClaim in ${claim.namespace} · ${claim.phase || "Pending"}`,
+        href: link(["scheduling"], { claim: `${claim.namespace}/${claim.name}` }),
+      })),
+  ];
+}
+
+function includes(name: string, query: string): boolean {
+  return name.toLowerCase().includes(query.toLowerCase());
+}

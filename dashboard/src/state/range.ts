@@ -1,0 +1,103 @@
+// The time range of the charts on a page, kept in the URL: a preset (`span=24h`), the whole run of a
+// workload (`span=run`) or any range in seconds (`from=…&to=…`).
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { setQuery } from "./route";
+
+export const PRESETS = [
+  ["1h", "1 h"],
+  ["6h", "6 h"],
+  ["24h", "24 h"],
+  ["7d", "7 d"],
+  ["30d", "30 d"],
+] as const;
+export type Span = (typeof PRESETS)[number][0] | "run";
+
+const SECONDS: Record<string, number> = {
+  "1h": 3600,
+  "6h": 21_600,
+  "24h": 86_400,
+  "7d": 604_800,
+  "30d": 2_592_000,
+};
+const POINTS = 240;
+const SHORTEST_STEP = 15;
+/** A shorter range has no two readings. */
+export const SHORTEST = 60;
+
+/** Start, end and step in seconds. */
+export interface Range {
+  start: number;
+  end: number;
+  step: number;
+}
+
+/** Start and end of a workload in seconds; 0 for an end that has not come. */
+export interface Run {
+  start: number;
+  end: number;
+}
+
+/** Return the range that a query names; one hour for an invalid one. Presets end now, or with the run. */
+export function rangeOf(query: Record<string, string>, nowMs: number, run?: Run): Range {
+  const chosen = chosenRange(query);
+  if (chosen) return { ...chosen, step: stepOf(chosen.end - chosen.start) };
+  const now = nowMs / 1000;
+  const end = run?.end || now;
+  const whole = query["span"] === "run" && run?.start;
+  const length = whole
+    ? Math.max(SHORTEST, end - run.start)
+    : (SECONDS[query["span"] ?? ""] ?? 3600);
+  const step = stepOf(length);
+  const until = Math.ceil(end / step) * step;
+  const start = whole ? Math.floor((end - length) / step) * step : until - length;
+  return { start, end: until, step };
+}
+
+/** Return the range between `from` and `to`, if the query names a valid one. */
+export function chosenRange(query: Record<string, string>): { start: number; end: number } | null {
+  const [start, end] = [Number(query["from"]), Number(query["to"])];
+  return Number.isSafeInteger(start) && start > 0 && end - start >= SHORTEST
+    ? { start, end }
+    : null;
+}
+
+function stepOf(length: number): number {
+  return Math.max(SHORTEST_STEP, Math.round(length / POINTS));
+}
+
+/** Return the range of a query; a preset advances with time unless the run has ended. */
+export function useRange(query: Record<string, string>, run?: Run): Range {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    const look = () => document.hidden || setNow(Date.now());
+    const timer = setInterval(look, 60_000);
+    document.addEventListener("visibilitychange", look);
+    return () => {
+      clearInterval(timer);
+      document.removeEventListener("visibilitychange", look);
+    };
+  }, []);
+  const { start, end, step } = rangeOf(query, now, run);
+  return useMemo(() => ({ start, end, step }), [start, end, step]);
+}
+
+/** Return what identifies the range while it advances. */
+export function rangeName(query: Record<string, string>): string {
+  const chosen = chosenRange(query);
+  return chosen ? `${chosen.start} ${chosen.end}` : (query["span"] ?? "1h");
+}
+
+export function choosePreset(span: Span): void {
+  setQuery({ span: span === "1h" ? undefined : span, from: undefined, to: undefined }, true);
+}
+
+/** Show a part of the time; the browser's Back button returns to the range before. */
+export function zoomTo(start: number, end: number): void {
+  const middle = (start + end) / 2;
+  const half = Math.max(SHORTEST, end - start) / 2;
+  setQuery({ from: String(Math.floor(middle - half)), to: String(Math.ceil(middle + half)) }, true);
+}
+
+export function resetZoom(): void {
+  setQuery({ from: undefined, to: undefined }, true);
+}

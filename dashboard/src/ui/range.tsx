@@ -1,0 +1,101 @@
+// The time-range control of a page: presets, the whole run of a workload, or any range.
+import { useState } from "preact/hooks";
+import {
+  PRESETS,
+  SHORTEST,
+  choosePreset,
+  chosenRange,
+  rangeName,
+  resetZoom,
+  zoomTo,
+  type Range,
+  type Span,
+} from "../state/range";
+import { useSession, type Zone } from "../state/session";
+import { Choice } from "./components";
+import { fieldTime, moment, parseFieldTime } from "./format";
+import { Icon } from "./icons";
+
+export function RangeChoice(props: {
+  query: Record<string, string>;
+  range: Range;
+  /** Offer the whole run of a workload. */
+  run?: boolean;
+}) {
+  const { zone } = useSession();
+  const chosen = chosenRange(props.query);
+  const options: (readonly [Span | "", string])[] = [
+    ...PRESETS,
+    ...(props.run ? ([["run", "Whole run"]] as const) : []),
+  ];
+  const span = chosen ? "" : ((props.query["span"] ?? "1h") as Span);
+  return (
+    <span class="page-tools range">
+      {chosen && (
+        <button class="button" onClick={resetZoom} title="Back to the preset">
+          <Icon name="reset" /> {moment(chosen.start * 1000, zone)} –{" "}
+          {moment(chosen.end * 1000, zone)}
+        </button>
+      )}
+      <Choice
+        label="Span"
+        value={span}
+        options={options}
+        onChange={(value) => value && choosePreset(value)}
+      />
+      <AnyRange key={`${rangeName(props.query)} ${zone}`} range={props.range} zone={zone} />
+    </span>
+  );
+}
+
+function AnyRange(props: { range: Range; zone: Zone }) {
+  const [from, setFrom] = useState(fieldTime(props.range.start * 1000, props.zone));
+  const [to, setTo] = useState(fieldTime(props.range.end * 1000, props.zone));
+  const [problem, setProblem] = useState("");
+  const apply = (event: Event) => {
+    event.preventDefault();
+    const [start, end] = [parseFieldTime(from, props.zone), parseFieldTime(to, props.zone)];
+    if (Number.isNaN(start) || Number.isNaN(end)) setProblem("Enter both times.");
+    else if (end - start < SHORTEST * 1000)
+      setProblem("The end must be at least a minute after the start.");
+    else zoomTo(start / 1000, end / 1000);
+  };
+  return (
+    <details class="popover">
+      <summary class="button" aria-label="Choose any time range">
+        <Icon name="clock" /> Range
+      </summary>
+      <form class="popover-body" onSubmit={apply}>
+        <label>
+          From
+          <input
+            class="field"
+            type="datetime-local"
+            value={from}
+            onInput={(event) => setFrom(event.currentTarget.value)}
+          />
+        </label>
+        <label>
+          To
+          <input
+            class="field"
+            type="datetime-local"
+            value={to}
+            onInput={(event) => setTo(event.currentTarget.value)}
+          />
+        </label>
+        {problem && (
+          <p class="small failed-words" role="alert">
+            {problem}
+          </p>
+        )}
+        <p class="muted small">
+          {props.zone === "UTC" ? "Times in UTC." : "Local times."} Drag over a chart to zoom.
+        </p>
+        <button class="button" type="submit">
+          Show
+        </button>
+      </form>
+    </details>
+  );
+}

@@ -1,0 +1,72 @@
+"""Act on the planner's new decisions: report them, evict victims, and let what was placed be bound."""
+
+from collections.abc import Sequence
+
+from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
+from gpufleet.runtime.logs import get_logger
+from gpufleet.scheduler.api import SchedulerApi
+from gpufleet.scheduler.background import BackgroundTasks
+from gpufleet.scheduler.claim_status import ClaimStatuses
+from gpufleet.scheduler.delivery.allocator import ClaimAllocator
+from gpufleet.scheduler.nudger import Nudger
+from gpufleet.scheduler.planning.decisions import Decisions
+from gpufleet.scheduler.planning.gangs import Gangs
+from gpufleet.scheduler.planning.plan import Waiting
+
+_log = get_logger("scheduler")
+
+MOST_REPORTS = 200
+"""Decisions for which events and statuses are prepared at once."""
+
+
+class DecisionActions:
+    """Acts on decisions."""
+
+    def __init__(
+        self,
+        api: SchedulerApi,
+        decisions: Decisions,
+        statuses: ClaimStatuses,
+        gangs: Gangs,
+        allocator: ClaimAllocator,
+        nudger: Nudger,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._api = api
+        self._decisions = decisions
+        self._statuses = statuses
+        self._gangs = gangs
+        self._allocator = allocator
+        self._nudger = nudger
+        self._tasks = tasks
+
+    def act(self) -> None:
+        """Act on the planner's new decisions; reports of more than a few wait for the next call."""
+        for at, each in enumerate(self._decisions.take()):
+            if at >= MOST_REPORTS and isinstance(each.decision, Waiting) and not each.victims:
+                self._decisions.pending.append(each)
+                continue
+            for pod in each.pods:
+                self._statuses.enqueue(pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
+            if isinstance(each.decision, Waiting):
+                for pod in each.pods:
+                    self._statuses.record_event(pod, "GpusUnavailable", each.decision.reason, "Warning")
+                self._evict(each.victims, each.name)
+            elif each.gang is not None:
+                self._gangs.placed(each.gang, each.pods, each.decision)
+            else:
+                for pod in each.pods:
+                    if is_delivered_by_claim(pod):
+                        self._allocator.allocate_later(pod, each.decision.members[pod.metadata.uid])
+                    else:
+                        self._nudger.add(pod)
+
+    def _evict(self, victims: Sequence[Pod], by: str) -> None:
+        for victim in victims:
+            meta = victim.metadata
+            _log.info("preempting", phase="PostFilter", victim=f"{meta.namespace}/{meta.name}", by=by)
+            note = f"Preempted by {by}, which has a higher priority"
+            self._statuses.record_event(victim, "Preempted", note, "Warning")
+            self._tasks.start(self._api.evict(meta.namespace, meta.name, meta.uid))
