@@ -166,9 +166,9 @@ def judge(
 
 
 def measure() -> Iterable[Result]:
-    load = generate.Load(days=14, load=0.92, mean_hours=2.0, workloads=120)
-    nodes = generate.nodes(24)
-    yield from judge(nodes, generate.units(192, load, 1), Scenario(), 14 * DAY, 300.0).results("synthetic")
+    load = generate.Load(days=4, load=0.9, mean_hours=2.0, workloads=60)
+    nodes = generate.nodes(8)
+    yield from judge(nodes, generate.units(64, load, 1), Scenario(), 4 * DAY, 300.0).results("synthetic")
     folder = os.environ.get("GPUFLEET_OPENB")
     if folder:
         yield from _openb(Path(folder))
