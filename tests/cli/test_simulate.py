@@ -64,3 +64,55 @@ def test_wrong_flags_say_what_they_take(wrong: list[str], capsys: pytest.Capture
         main(["simulate", *LISTS, *wrong])
     assert stopped.value.code == 2
     assert wrong[1] in capsys.readouterr().err
+
+
+def timed_trace(folder: Path) -> Path:
+    rows = [
+        f"t{at},{1 + at % 4},1000,{'LS' if at % 3 else 'BE'},{at * 60},{at * 60 + 9_000},{at * 60}"
+        for at in range(60)
+    ]
+    file = folder / "timed.csv"
+    head = "name,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time"
+    file.write_text("\n".join([head, *rows]))
+    return file
+
+
+def test_a_trace_with_times_compares_rules_and_fleets_side_by_side(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    drawn = tmp_path / "out.html"
+    words = ["--nodes", str(TRACE / "nodes.csv"), "--trace", str(timed_trace(tmp_path))]
+    more = ["--scale-nodes", "0.1,0.5", "--price", "=2", "--reservations", "off", "--html", str(drawn)]
+    assert main(["simulate", *words, *more, "-o", "json", "--quiet"]) == 0
+    small, large = json.loads(capsys.readouterr().out)["scenarios"]
+    assert (small["scenario"], large["scenario"]) == ("0.1x nodes", "0.5x nodes")
+    assert small["nodes"] == 4
+    assert small["wait_seconds"]["mean"] > large["wait_seconds"]["mean"]
+    assert set(small["wait_by_queue"]) == {"BE", "LS"}
+    assert small["cost"] == pytest.approx(2 * small["allocated_gpu_hours"], rel=1e-3)
+    assert drawn.read_text().startswith("<!doctype html>")
+
+
+def test_a_generated_load_shows_its_waits_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--generate", "4x8", "--since", "1d", "--node-mtbf", "2d", "--quiet"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.split()[0] == "SCENARIO"
+    assert "BY QUEUE" in shown
+
+
+@pytest.mark.parametrize("wrong", [["--trace", "x.csv"], []])
+def test_missing_input_is_named(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *wrong]) == 2
+    assert "--nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--since", "x"], ["--weight", "a=0"], ["--generate", "8"], ["--rules", "a"]]
+)
+def test_wrong_flags_of_simulations_over_time_say_what_they_take(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["simulate", *wrong])
+    assert stopped.value.code == 2
+    assert wrong[1] in capsys.readouterr().err

@@ -17,10 +17,13 @@ from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import GPU_CLAIMS, LEASES, Connection, KubeClient
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease
+from gpufleet.model.periods import AllocationPeriod
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.claim_view import ClaimView, WatchedState
 from gpufleet.server.routes.claims import claim_routes
+from gpufleet.server.routes.waiting import waiting_routes
+from gpufleet.server.start_times import StartTimes
 from gpufleet.sources.kubernetes import KubernetesSource
 from kubelite import KubeLite
 
@@ -48,7 +51,13 @@ async def api(source: KubernetesSource) -> AsyncIterator[httpx.AsyncClient]:
         clusters = Clusters(
             [Cluster(name, fleet := Fleet(name), Listing(fleet), metrics) for name in ("default", "slurm")]
         )
-        routes = claim_routes(clusters, {"default": ClaimView(WatchedState(source).read)})
+        view = ClaimView(WatchedState(source).read)
+
+        async def periods(start: float, end: float) -> list[AllocationPeriod]:
+            return []
+
+        starts = {"default": StartTimes(view.ledger, periods)}
+        routes = [*claim_routes(clusters, {"default": view}, starts), *waiting_routes(clusters, starts)]
         transport = httpx.ASGITransport(create_app(Api(routes=routes)))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield client
@@ -118,6 +127,34 @@ async def test_explain_says_why_and_what_would_help(
     assert "ask for 2 instead of 4 (then it fits on a)" in body["data"]["remedies"]
     missing = await client.get("/api/claims/default/none/explain")
     assert (missing.status_code, missing.json()["code"]) == (404, 404)
+
+
+async def test_the_queue_says_when_units_are_expected_to_start(
+    stage: Stage, source: KubernetesSource, client: httpx.AsyncClient
+) -> None:
+    await stage.node("a", gpus=2)
+    await stage.claim("two", 2)
+    first = await stage.pod("first", "two")
+    await stage.schedule(first)
+    await stage.claim("next", 2)
+    await stage.pod("second", "next")
+    await stage.until(lambda: len(source.pods.cache) == 2)
+    await stage.until(lambda: [len(each.status.devices) for each in source.node_statuses.cache] == [2])
+    await rows(client, "/api/claims", 2)
+    await rows(client, "/api/leases", 2)
+    [unit] = (await client.get("/api/queue")).json()["data"]["data"]
+    assert (unit["namespace"], unit["name"]) == ("default", "default/second")
+    found = unit["estimate"]
+    assert (found["position"], found["waitsFor"]) == (1, "2 free GPUs")
+    assert found["earliestStart"] <= found["expectedStart"] <= found["latestStart"]
+    why = (await client.get("/api/claims/default/next/explain")).json()["data"]
+    assert why["estimate"] == found
+    what_if = (await client.get("/api/queue/estimate?gpus=1")).json()["data"]
+    assert what_if["position"] == 2
+    impossible = (await client.get("/api/queue/estimate?gpus=3")).json()["data"]
+    assert impossible["expectedStart"] is None
+    assert "no node" in impossible["waitsFor"]
+    assert (await client.get("/api/queue?cluster=slurm")).status_code == 404
 
 
 async def test_explain_counts_the_devices_of_resource_claims(server: KubeLite, stage: Stage) -> None:

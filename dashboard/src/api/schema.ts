@@ -689,77 +689,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/claims": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** GpuClaims by namespace and name */
-        get: operations["list_claims"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/leases": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Leases of GPUs with their holders, by node and GPU
-         * @description A caller who is limited to namespaces gets the leases that pods in them hold, without other holders.
-         */
-        get: operations["list_leases"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/claims/{namespace}/{name}/explain": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit */
-        get: operations["explain_claim"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/pods/{namespace}/{name}/explain": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit */
-        get: operations["explain_pod"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/queues": {
         parameters: {
             query?: never;
@@ -840,6 +769,131 @@ export interface paths {
         };
         /** GPUs whose utilization or power is far below that of the other GPUs of their job, for two minutes */
         get: operations["list_stragglers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/claims": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GpuClaims by namespace and name */
+        get: operations["list_claims"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/leases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Leases of GPUs with their holders, by node and GPU
+         * @description A caller who is limited to namespaces gets the leases that pods in them hold, without other holders.
+         */
+        get: operations["list_leases"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/claims/{namespace}/{name}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit */
+        get: operations["explain_claim"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/pods/{namespace}/{name}/explain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit */
+        get: operations["explain_pod"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Units that wait for GPUs, in the order of the queue, and when each is expected to start */
+        get: operations["list_queue"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/queue/estimate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** When a unit with these GPUs would be expected to start if it arrived now */
+        get: operations["estimate_start"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Demand for GPUs in the next days, from the recorded allocations, with 90% intervals
+         * @description Demand counts from the creation of a pod to its end, so also while it waits.
+         */
+        get: operations["get_forecast"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1751,91 +1805,6 @@ export interface components {
             end: number;
         };
         /**
-         * ClaimPage
-         * @description One page of claims, and how many there are in all.
-         */
-        ClaimPage: {
-            data: components["schemas"]["ClaimRow"][];
-            total: number;
-        };
-        /**
-         * ClaimRow
-         * @description A claim: its request and its allocation.
-         */
-        ClaimRow: {
-            namespace: string;
-            name: string;
-            uid: string;
-            count: number;
-            policy: string;
-            exclusivity: string;
-            gang: string;
-            gangSize: number | null;
-            phase: string;
-            nodeName: string;
-            gpuIds: number[];
-            allocated: string;
-            message: string;
-            allocations: components["schemas"]["ClaimAllocation"][];
-            createdAt: string | null;
-        };
-        /**
-         * ClaimAllocation
-         * @description The GPUs of one pod of a claim.
-         */
-        ClaimAllocation: {
-            podUid: string;
-            podName: string;
-            nodeName: string;
-            gpuIds: number[];
-            share: number | null;
-            phase: string;
-        };
-        /**
-         * LeasePage
-         * @description One page of leases, and how many there are in all.
-         */
-        LeasePage: {
-            data: components["schemas"]["LeaseRow"][];
-            total: number;
-        };
-        /**
-         * LeaseRow
-         * @description A lease of a GPU; `foreign` if gpufleet's scheduler did not create it.
-         */
-        LeaseRow: {
-            name: string;
-            node: string;
-            gpu: number;
-            foreign: boolean;
-            holders: components["schemas"]["LeaseHolder"][];
-            acquiredAt: string | null;
-        };
-        /**
-         * LeaseHolder
-         * @description A pod that holds a share of a GPU; its name is empty if the lease does not give it.
-         */
-        LeaseHolder: {
-            podUid: string;
-            namespace: string;
-            podName: string;
-            claim: string;
-            share: number | null;
-            instances: string[];
-        };
-        /**
-         * WhyWaiting
-         * @description Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit.
-         */
-        WhyWaiting: {
-            waiting: boolean;
-            sentence: string;
-            reasons: {
-                [key: string]: number;
-            };
-            remedies: string[];
-        };
-        /**
          * QueueList
          * @description All queues by name.
          */
@@ -1995,6 +1964,150 @@ export interface components {
             value: number;
             median: number;
             since: string;
+        };
+        /**
+         * ClaimPage
+         * @description One page of claims, and how many there are in all.
+         */
+        ClaimPage: {
+            data: components["schemas"]["ClaimRow"][];
+            total: number;
+        };
+        /**
+         * ClaimRow
+         * @description A claim: its request and its allocation.
+         */
+        ClaimRow: {
+            namespace: string;
+            name: string;
+            uid: string;
+            count: number;
+            policy: string;
+            exclusivity: string;
+            gang: string;
+            gangSize: number | null;
+            phase: string;
+            nodeName: string;
+            gpuIds: number[];
+            allocated: string;
+            message: string;
+            allocations: components["schemas"]["ClaimAllocation"][];
+            createdAt: string | null;
+        };
+        /**
+         * ClaimAllocation
+         * @description The GPUs of one pod of a claim.
+         */
+        ClaimAllocation: {
+            podUid: string;
+            podName: string;
+            nodeName: string;
+            gpuIds: number[];
+            share: number | null;
+            phase: string;
+        };
+        /**
+         * LeasePage
+         * @description One page of leases, and how many there are in all.
+         */
+        LeasePage: {
+            data: components["schemas"]["LeaseRow"][];
+            total: number;
+        };
+        /**
+         * LeaseRow
+         * @description A lease of a GPU; `foreign` if gpufleet's scheduler did not create it.
+         */
+        LeaseRow: {
+            name: string;
+            node: string;
+            gpu: number;
+            foreign: boolean;
+            holders: components["schemas"]["LeaseHolder"][];
+            acquiredAt: string | null;
+        };
+        /**
+         * LeaseHolder
+         * @description A pod that holds a share of a GPU; its name is empty if the lease does not give it.
+         */
+        LeaseHolder: {
+            podUid: string;
+            namespace: string;
+            podName: string;
+            claim: string;
+            share: number | null;
+            instances: string[];
+        };
+        /**
+         * WhyWaiting
+         * @description Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit.
+         */
+        WhyWaiting: {
+            waiting: boolean;
+            sentence: string;
+            reasons: {
+                [key: string]: number;
+            };
+            remedies: string[];
+            /** @default null */
+            estimate: components["schemas"]["StartEstimate"] | null;
+        };
+        /**
+         * StartEstimate
+         * @description When a unit is expected to start, with a 90% interval; null where that is unknown.
+         */
+        StartEstimate: {
+            position: number;
+            waitsFor: string;
+            expectedStart: string | null;
+            earliestStart: string | null;
+            latestStart: string | null;
+        };
+        /**
+         * QueuePage
+         * @description The waiting units, in the order of the queue.
+         */
+        QueuePage: {
+            data: components["schemas"]["QueuedUnit"][];
+        };
+        /**
+         * QueuedUnit
+         * @description A pod or a gang that waits for GPUs.
+         */
+        QueuedUnit: {
+            namespace: string;
+            name: string;
+            estimate: components["schemas"]["StartEstimate"];
+        };
+        /**
+         * Forecast
+         * @description Forecasts, those with the most use first.
+         */
+        Forecast: {
+            data: components["schemas"]["GroupForecast"][];
+        };
+        /**
+         * GroupForecast
+         * @description The forecast of one group. It has no points if less than three days are known.
+         */
+        GroupForecast: {
+            name: string;
+            points: components["schemas"]["ForecastPoint"][];
+            capacity: number | null;
+            capacityExceeded: string | null;
+            capacityExceededEarliest: string | null;
+            budgetSpent: string | null;
+            budgetSpentEarliest: string | null;
+        };
+        /**
+         * ForecastPoint
+         * @description The GPUs that are wanted in an hour, with a 90% interval.
+         */
+        ForecastPoint: {
+            time: string;
+            expected: number;
+            low: number;
+            high: number;
         };
         ClustersError: {
             /** @description The HTTP status. */
@@ -5419,349 +5532,6 @@ export interface operations {
             default: components["responses"]["ClustersError"];
         };
     };
-    list_claims: {
-        parameters: {
-            query?: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-                /** @description Page number, from 1. */
-                pageNum?: number;
-                /** @description Rows per page. */
-                pageSize?: number;
-                /** @description Claims of this namespace only. */
-                namespace?: string;
-                /** @description Claims in this phase only. */
-                phase?: "Bound" | "Failed" | "Pending" | "Reserved";
-                /** @description Claims of this gang only; * for any gang. */
-                gang?: string;
-                /** @description Label selector as kubectl takes it, such as team=nlp,!old. */
-                labelSelector?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Success. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": 0,
-                     *       "message": "success",
-                     *       "data": {
-                     *         "data": [
-                     *           {
-                     *             "namespace": "ml",
-                     *             "name": "training-gpus",
-                     *             "uid": "5c9d8e7f-1a2b-4c3d-8e9f-0a1b2c3d4e5f",
-                     *             "count": 2,
-                     *             "policy": "contiguous",
-                     *             "exclusivity": "Exclusive",
-                     *             "gang": "",
-                     *             "gangSize": null,
-                     *             "phase": "Bound",
-                     *             "nodeName": "node-a",
-                     *             "gpuIds": [
-                     *               0,
-                     *               1
-                     *             ],
-                     *             "allocated": "node-a:0,1",
-                     *             "message": "Successfully allocated",
-                     *             "allocations": [
-                     *               {
-                     *                 "podUid": "0b8a4f5e-6f0f-4c3c-9e1f-6a1b2c3d4e5f",
-                     *                 "podName": "trainer-0",
-                     *                 "nodeName": "node-a",
-                     *                 "gpuIds": [
-                     *                   0,
-                     *                   1
-                     *                 ],
-                     *                 "share": null,
-                     *                 "phase": "Bound"
-                     *               }
-                     *             ],
-                     *             "createdAt": null
-                     *           }
-                     *         ],
-                     *         "total": 1
-                     *       },
-                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        code: 0;
-                        message: string;
-                        data: components["schemas"]["ClaimPage"];
-                        /** @description The request's trace id. */
-                        traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
-                    };
-                };
-            };
-            /** @description Not modified. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
-        };
-    };
-    list_leases: {
-        parameters: {
-            query?: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-                /** @description Page number, from 1. */
-                pageNum?: number;
-                /** @description Rows per page. */
-                pageSize?: number;
-                /** @description Leases of this node's GPUs only. */
-                node?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Success. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": 0,
-                     *       "message": "success",
-                     *       "data": {
-                     *         "data": [
-                     *           {
-                     *             "name": "gpu-node-a-0",
-                     *             "node": "node-a",
-                     *             "gpu": 0,
-                     *             "foreign": false,
-                     *             "holders": [
-                     *               {
-                     *                 "podUid": "0b8a4f5e-6f0f-4c3c-9e1f-6a1b2c3d4e5f",
-                     *                 "namespace": "ml",
-                     *                 "podName": "trainer-0",
-                     *                 "claim": "training-gpus",
-                     *                 "share": 1,
-                     *                 "instances": []
-                     *               }
-                     *             ],
-                     *             "acquiredAt": null
-                     *           }
-                     *         ],
-                     *         "total": 1
-                     *       },
-                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        code: 0;
-                        message: string;
-                        data: components["schemas"]["LeasePage"];
-                        /** @description The request's trace id. */
-                        traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
-                    };
-                };
-            };
-            /** @description Not modified. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
-        };
-    };
-    explain_claim: {
-        parameters: {
-            query?: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-            };
-            header?: never;
-            path: {
-                namespace: string;
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Success. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": 0,
-                     *       "message": "success",
-                     *       "data": {
-                     *         "waiting": true,
-                     *         "sentence": "0/40 nodes fit: 40 have fewer than 8 free GPUs",
-                     *         "reasons": {
-                     *           "had fewer than 8 free GPUs": 40
-                     *         },
-                     *         "remedies": [
-                     *           "ask for 4 instead of 8 (then it fits on node-a)"
-                     *         ]
-                     *       },
-                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        code: 0;
-                        message: string;
-                        data: components["schemas"]["WhyWaiting"];
-                        /** @description The request's trace id. */
-                        traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
-                    };
-                };
-            };
-            /** @description Not modified. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
-        };
-    };
-    explain_pod: {
-        parameters: {
-            query?: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-            };
-            header?: never;
-            path: {
-                namespace: string;
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Success. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": 0,
-                     *       "message": "success",
-                     *       "data": {
-                     *         "waiting": true,
-                     *         "sentence": "0/40 nodes fit: 40 have fewer than 8 free GPUs",
-                     *         "reasons": {
-                     *           "had fewer than 8 free GPUs": 40
-                     *         },
-                     *         "remedies": [
-                     *           "ask for 4 instead of 8 (then it fits on node-a)"
-                     *         ]
-                     *       },
-                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        code: 0;
-                        message: string;
-                        data: components["schemas"]["WhyWaiting"];
-                        /** @description The request's trace id. */
-                        traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
-                    };
-                };
-            };
-            /** @description Not modified. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
-        };
-    };
     list_queues: {
         parameters: {
             query?: {
@@ -6177,6 +5947,583 @@ export interface operations {
                         /** @constant */
                         success: true;
                         data: components["schemas"]["StragglerRow"][];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    list_claims: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Page number, from 1. */
+                pageNum?: number;
+                /** @description Rows per page. */
+                pageSize?: number;
+                /** @description Claims of this namespace only. */
+                namespace?: string;
+                /** @description Claims in this phase only. */
+                phase?: "Bound" | "Failed" | "Pending" | "Reserved";
+                /** @description Claims of this gang only; * for any gang. */
+                gang?: string;
+                /** @description Label selector as kubectl takes it, such as team=nlp,!old. */
+                labelSelector?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "namespace": "ml",
+                     *             "name": "training-gpus",
+                     *             "uid": "5c9d8e7f-1a2b-4c3d-8e9f-0a1b2c3d4e5f",
+                     *             "count": 2,
+                     *             "policy": "contiguous",
+                     *             "exclusivity": "Exclusive",
+                     *             "gang": "",
+                     *             "gangSize": null,
+                     *             "phase": "Bound",
+                     *             "nodeName": "node-a",
+                     *             "gpuIds": [
+                     *               0,
+                     *               1
+                     *             ],
+                     *             "allocated": "node-a:0,1",
+                     *             "message": "Successfully allocated",
+                     *             "allocations": [
+                     *               {
+                     *                 "podUid": "0b8a4f5e-6f0f-4c3c-9e1f-6a1b2c3d4e5f",
+                     *                 "podName": "trainer-0",
+                     *                 "nodeName": "node-a",
+                     *                 "gpuIds": [
+                     *                   0,
+                     *                   1
+                     *                 ],
+                     *                 "share": null,
+                     *                 "phase": "Bound"
+                     *               }
+                     *             ],
+                     *             "createdAt": null
+                     *           }
+                     *         ],
+                     *         "total": 1
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["ClaimPage"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    list_leases: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Page number, from 1. */
+                pageNum?: number;
+                /** @description Rows per page. */
+                pageSize?: number;
+                /** @description Leases of this node's GPUs only. */
+                node?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "name": "gpu-node-a-0",
+                     *             "node": "node-a",
+                     *             "gpu": 0,
+                     *             "foreign": false,
+                     *             "holders": [
+                     *               {
+                     *                 "podUid": "0b8a4f5e-6f0f-4c3c-9e1f-6a1b2c3d4e5f",
+                     *                 "namespace": "ml",
+                     *                 "podName": "trainer-0",
+                     *                 "claim": "training-gpus",
+                     *                 "share": 1,
+                     *                 "instances": []
+                     *               }
+                     *             ],
+                     *             "acquiredAt": null
+                     *           }
+                     *         ],
+                     *         "total": 1
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["LeasePage"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    explain_claim: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                namespace: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "waiting": true,
+                     *         "sentence": "0/40 nodes fit: 40 have fewer than 8 free GPUs",
+                     *         "reasons": {
+                     *           "had fewer than 8 free GPUs": 40
+                     *         },
+                     *         "remedies": [
+                     *           "ask for 4 instead of 8 (then it fits on node-a)"
+                     *         ],
+                     *         "estimate": null
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["WhyWaiting"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    explain_pod: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                namespace: string;
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "waiting": true,
+                     *         "sentence": "0/40 nodes fit: 40 have fewer than 8 free GPUs",
+                     *         "reasons": {
+                     *           "had fewer than 8 free GPUs": 40
+                     *         },
+                     *         "remedies": [
+                     *           "ask for 4 instead of 8 (then it fits on node-a)"
+                     *         ],
+                     *         "estimate": null
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["WhyWaiting"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    list_queue: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "namespace": "team-a",
+                     *             "name": "team-a/train-0",
+                     *             "estimate": {
+                     *               "position": 3,
+                     *               "waitsFor": "8 free H100 GPUs; 2 ahead of it in the queue",
+                     *               "expectedStart": "2026-01-01T12:40:00Z",
+                     *               "earliestStart": "2026-01-01T12:05:00Z",
+                     *               "latestStart": "2026-01-01T14:30:00Z"
+                     *             }
+                     *           }
+                     *         ]
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["QueuePage"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    estimate_start: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description GPUs of each pod. */
+                gpus?: number;
+                /** @description Pods that start together. */
+                pods?: number;
+                /** @description The GPU model; any without it. */
+                model?: string;
+                priority?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "position": 3,
+                     *         "waitsFor": "8 free H100 GPUs; 2 ahead of it in the queue",
+                     *         "expectedStart": "2026-01-01T12:40:00Z",
+                     *         "earliestStart": "2026-01-01T12:05:00Z",
+                     *         "latestStart": "2026-01-01T14:30:00Z"
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["StartEstimate"];
+                        message: string | null;
+                        error: null;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["LiveError"];
+            401: components["responses"]["LiveError"];
+            403: components["responses"]["LiveError"];
+            404: components["responses"]["LiveError"];
+            429: components["responses"]["LiveError"];
+            500: components["responses"]["LiveError"];
+            503: components["responses"]["LiveError"];
+            default: components["responses"]["LiveError"];
+        };
+    };
+    get_forecast: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Days ahead. */
+                days?: number;
+                /** @description One forecast, or one for each namespace or model. */
+                by?: "all" | "model" | "namespace";
+                /** @description GPU hours from now on; the answer says when they are used up. */
+                budget?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "success": true,
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "name": "H100",
+                     *             "points": [
+                     *               {
+                     *                 "time": "2026-01-01T12:00:00Z",
+                     *                 "expected": 812.5,
+                     *                 "low": 760,
+                     *                 "high": 871.2
+                     *               }
+                     *             ],
+                     *             "capacity": 1024,
+                     *             "capacityExceeded": null,
+                     *             "capacityExceededEarliest": "2026-01-04T15:00:00Z",
+                     *             "budgetSpent": null,
+                     *             "budgetSpentEarliest": null
+                     *           }
+                     *         ]
+                     *       },
+                     *       "message": null,
+                     *       "error": null
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        success: true;
+                        data: components["schemas"]["Forecast"];
                         message: string | null;
                         error: null;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */

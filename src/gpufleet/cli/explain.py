@@ -13,15 +13,18 @@ import argparse
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypedDict
 
 from gpufleet.errors import GpufleetError
 from gpufleet.runtime.settings import KubernetesSettings, Settings
 from gpufleet.terminal.flags import add_connection_flags
 
 if TYPE_CHECKING:
-    from gpufleet.client.types import WhyWaiting
+    from gpufleet.client.types import StartEstimate, WhyWaiting
+    from gpufleet.estimates.starts import Estimate
     from gpufleet.scheduler.explain import Explanation
+    from gpufleet.scheduler.state import Ledger
 
 GROUPS: tuple[type, ...] = (KubernetesSettings,)
 
@@ -42,22 +45,73 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     own = settings[KubernetesSettings]
     if _asks_server(own, arguments, os.environ):
         arguments.kubeconfig, arguments.context = own.kubeconfig, own.context
-        found: WhyWaiting | Explanation = _ask(arguments)
+        found: WhyWaiting | Explanation = (answer := _ask(arguments))
+        start = _from_server(answer.estimate)
     else:
-        found = asyncio.run(_explain(own, arguments))
+        found, estimate = asyncio.run(_explain(own, arguments))
+        start = _from_now(estimate)
     if arguments.output == "json":
         import msgspec
 
-        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print(
+            msgspec.json.format(
+                msgspec.json.encode({**msgspec.to_builtins(found), "estimate": start})
+            ).decode()
+        )
         return int(found.waiting)
     print(f"{arguments.kind} {arguments.namespace}/{arguments.name}: {found.sentence}")
     for reason, count in sorted(found.reasons.items(), key=lambda pair: -pair[1]):
         print(f"  {count} node{'s' if count != 1 else ''} {reason}")
+    if start is not None:
+        print(_sentence(start))
     if found.remedies:
         print("What would help:")
         for remedy in found.remedies:
             print(f"  - {remedy}")
     return int(found.waiting)
+
+
+class Start(TypedDict):
+    """When a unit is expected to start, as the API describes it; None where that is unknown."""
+
+    position: int
+    waitsFor: str
+    expectedStart: datetime | None
+    earliestStart: datetime | None
+    latestStart: datetime | None
+
+
+def _from_server(estimate: "StartEstimate | None") -> Start | None:
+    if estimate is None:
+        return None
+    expected, earliest, latest = (
+        datetime.fromisoformat(text) if text else None
+        for text in (estimate.expected_start, estimate.earliest_start, estimate.latest_start)
+    )
+    return Start(
+        position=estimate.position,
+        waitsFor=estimate.waits_for,
+        expectedStart=expected,
+        earliestStart=earliest,
+        latestStart=latest,
+    )
+
+
+def _from_now(estimate: "Estimate | None") -> Start | None:
+    if estimate is None:
+        return None
+    now = datetime.now(UTC)
+    expected, earliest, latest = (
+        None if seconds is None else now + timedelta(seconds=seconds)
+        for seconds in (estimate.expected, estimate.earliest, estimate.latest)
+    )
+    return Start(
+        position=estimate.position,
+        waitsFor=estimate.waits_for,
+        expectedStart=expected,
+        earliestStart=earliest,
+        latestStart=latest,
+    )
 
 
 def _asks_server(
@@ -84,11 +138,52 @@ def _ask(arguments: argparse.Namespace) -> "WhyWaiting":
         return explain(arguments.namespace, arguments.name)
 
 
-async def _explain(settings: KubernetesSettings, arguments: argparse.Namespace) -> "Explanation":
+async def _explain(
+    settings: KubernetesSettings, arguments: argparse.Namespace
+) -> "tuple[Explanation, Estimate | None]":
     from gpufleet.kubernetes import KubeClient
     from gpufleet.server.claim_view import ClaimView, list_state
 
     async with KubeClient.from_settings(settings) as client:
         view = ClaimView(lambda: list_state(client, settings.lease_namespace))
         explain = view.explain_pod if arguments.kind == "pod" else view.explain
-        return await explain(arguments.namespace, arguments.name)
+        found = await explain(arguments.namespace, arguments.name)
+        if not found.waiting:
+            return found, None
+        return found, _estimate(await view.ledger(), arguments.kind, arguments.namespace, arguments.name)
+
+
+def _estimate(ledger: "Ledger", kind: str, namespace: str, name: str) -> "Estimate | None":
+    """Estimate the start from the pods that exist; a server knows more runs (`/api/queue`)."""
+    from gpufleet.estimates.starts import StartEstimates
+    from gpufleet.scheduler.start_state import seen_runs, start_state
+
+    now = datetime.now(UTC)
+    state, estimates = start_state(ledger, now), StartEstimates()
+    for job, seconds in seen_runs(ledger, now):
+        estimates.run_times.observe(job, seconds)
+    uids = [
+        uid
+        for uid, pod in ledger.pods.items()
+        if (pod.metadata.namespace, pod.metadata.name) == (namespace, name)
+    ]
+    by_pod = state.unit_of_pod.get(uids[0]) if kind == "pod" and uids else None
+    key = by_pod or state.unit_of_claim.get((namespace, name))
+    if key is None:
+        return None
+    estimates.refresh(state.fleet, now.timestamp(), probing=False)
+    return estimates.of(key, now.timestamp())
+
+
+def _sentence(start: Start) -> str:
+    from gpufleet.simulation.text_report import duration
+
+    now = datetime.now(UTC)
+    head = f"Position {start['position']} in the queue; waits for {start['waitsFor']}."
+    times = start["expectedStart"], start["earliestStart"], start["latestStart"]
+    expected, earliest, latest = (
+        None if time is None else duration(max(0.0, (time - now).total_seconds())) for time in times
+    )
+    if expected is None or earliest is None or latest is None:
+        return f"{head} When it starts is not known."
+    return f"{head}\nExpected to start in {expected} (90%: {earliest} to {latest})."

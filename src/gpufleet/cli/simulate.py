@@ -1,10 +1,13 @@
-"""Replay a trace of GPU tasks and compare placement policies.
+"""Replay a trace of GPU tasks, or simulate a fleet over time, and compare policies, rules and fleets.
 
-Tasks are sorted by name, shuffled with the seed, and drawn again at random until they request LOAD times
-the GPUs of the cluster. Each is placed or dropped, and none ends.
+With --pods, tasks are sorted by name, shuffled with the seed, and drawn again at random until they request LOAD
+times the GPUs of the cluster. Each is placed or dropped, and none ends. With --trace, --from-ledger or --generate,
+units arrive, wait, run and end at their times.
 
   gpufleet simulate --nodes examples/trace/nodes.csv --pods examples/trace/pods.csv
   gpufleet simulate --nodes nodes.csv --pods pods.csv --policy all --seed 42-51 -o json
+  gpufleet simulate --nodes nodes.csv --trace pods.csv --scale-nodes 0.01,0.012 --rules all --html out.html
+  gpufleet simulate --from-ledger --since 30d --scale-nodes 0.9,1,1.1 --price H100=2.5
 """
 
 import argparse
@@ -13,21 +16,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from gpufleet.errors import InvalidRequest
+from gpufleet.cli.simulate_over_time import add_arguments, is_over_time, run_over_time
+from gpufleet.errors import InvalidRequest, SettingsError
 from gpufleet.placement.simulation.chart import chart
 from gpufleet.placement.simulation.compare import compare, report, table
 from gpufleet.placement.simulation.replay import POLICIES
 from gpufleet.placement.simulation.trace import read_nodes, read_tasks
-from gpufleet.runtime.settings import Settings
+from gpufleet.runtime.settings import Settings, StoreSettings
 
-GROUPS: tuple[type, ...] = ()
+GROUPS: tuple[type, ...] = (StoreSettings,)
 _Line = TypeVar("_Line")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags; none is a setting."""
-    parser.add_argument("--nodes", type=Path, required=True, metavar="FILE", help="CSV file of nodes")
-    parser.add_argument("--pods", type=Path, required=True, metavar="FILE", help="CSV file of tasks")
+    """Add the flags that are not settings."""
+    parser.add_argument("--nodes", type=Path, metavar="FILE", help="CSV file of nodes")
+    parser.add_argument("--pods", type=Path, metavar="FILE", help="CSV file of tasks")
     parser.add_argument(
         "--seed",
         type=_seeds,
@@ -53,12 +57,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw allocation against load into an SVG file"
     )
+    add_arguments(parser)
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Replay, print and draw."""
-    nodes = _read(arguments.nodes, read_nodes)
-    tasks = _read(arguments.pods, read_tasks)
+    if is_over_time(arguments):
+        known = read_csv(arguments.nodes, read_nodes) if arguments.nodes else None
+        return run_over_time(settings, arguments, known)
+    if not arguments.nodes or not arguments.pods:
+        raise SettingsError("give --nodes and --pods, or one of --trace, --from-ledger and --generate")
+    nodes = read_csv(arguments.nodes, read_nodes)
+    tasks = read_csv(arguments.pods, read_tasks)
     outcomes = compare(nodes, tasks, arguments.policy, arguments.seed, arguments.load)
     if arguments.output == "json":
         print(json.dumps(report(nodes, outcomes, arguments.load), indent=2))
@@ -70,7 +80,8 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read(path: Path, parse: Callable[[Iterable[str]], list[_Line]]) -> list[_Line]:
+def read_csv(path: Path, parse: Callable[[Iterable[str]], list[_Line]]) -> list[_Line]:
+    """Read a file of lines with column names; raise InvalidRequest with its name if that fails."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             found = parse(file)

@@ -77,6 +77,19 @@ def list_findings(
     )
 
 
+def get_forecast(
+    *,
+    cluster: str | None = None,
+    days: int | None = None,
+    by: Literal["all", "model", "namespace"] | None = None,
+    budget: float | None = None,
+) -> Call[types.Forecast]:
+    """Demand for GPUs in the next days, from the recorded allocations, with 90% intervals."""
+    return Call(
+        "/api/forecast", {}, {"cluster": cluster, "days": days, "by": by, "budget": budget}, types.Forecast
+    )
+
+
 def gpus(
     *,
     cluster: str | None = None,
@@ -168,6 +181,28 @@ def explain_pod(namespace: str, name: str, *, cluster: str | None = None) -> Cal
         {"namespace": namespace, "name": name},
         {"cluster": cluster},
         types.WhyWaiting,
+    )
+
+
+def list_queue(*, cluster: str | None = None) -> Call[types.QueuePage]:
+    """Units that wait for GPUs, in the order of the queue, and when each is expected to start."""
+    return Call("/api/queue", {}, {"cluster": cluster}, types.QueuePage)
+
+
+def estimate_start(
+    *,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    pods: int | None = None,
+    model: str | None = None,
+    priority: int | None = None,
+) -> Call[types.StartEstimate]:
+    """When a unit with these GPUs would be expected to start if it arrived now."""
+    return Call(
+        "/api/queue/estimate",
+        {},
+        {"cluster": cluster, "gpus": gpus, "pods": pods, "model": model, "priority": priority},
+        types.StartEstimate,
     )
 
 

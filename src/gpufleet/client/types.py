@@ -181,6 +181,21 @@ class FindingRow(msgspec.Struct, kw_only=True):
     since: str | None
 
 
+class Forecast(msgspec.Struct, kw_only=True):
+    """Forecasts, those with the most use first."""
+
+    data: list["GroupForecast"]
+
+
+class ForecastPoint(msgspec.Struct, kw_only=True):
+    """The GPUs that are wanted in an hour, with a 90% interval."""
+
+    time: str
+    expected: float
+    low: float
+    high: float
+
+
 class GpuHolder(msgspec.Struct, kw_only=True):
     """A pod that holds a GPU, and its workload; all names are empty if the caller may not see them."""
 
@@ -283,6 +298,18 @@ class GraphConfig(msgspec.Struct, kw_only=True):
     """How to draw a graph."""
 
     y_axis_unit: str = msgspec.field(name="yAxisUnit")
+
+
+class GroupForecast(msgspec.Struct, kw_only=True):
+    """The forecast of one group. It has no points if less than three days are known."""
+
+    name: str
+    points: list["ForecastPoint"]
+    capacity: int | None
+    capacity_exceeded: str | None = msgspec.field(name="capacityExceeded")
+    capacity_exceeded_earliest: str | None = msgspec.field(name="capacityExceededEarliest")
+    budget_spent: str | None = msgspec.field(name="budgetSpent")
+    budget_spent_earliest: str | None = msgspec.field(name="budgetSpentEarliest")
 
 
 class Health(msgspec.Struct, kw_only=True):
@@ -629,6 +656,12 @@ class QueueList(msgspec.Struct, kw_only=True):
     total: int
 
 
+class QueuePage(msgspec.Struct, kw_only=True):
+    """The waiting units, in the order of the queue."""
+
+    data: list["QueuedUnit"]
+
+
 class QueueRow(msgspec.Struct, kw_only=True):
     """A queue: its spec and its current use in GPUs."""
 
@@ -649,6 +682,14 @@ class QueueRow(msgspec.Struct, kw_only=True):
     accounted_until: str | None = msgspec.field(name="accountedUntil")
     conditions: list["QueueCondition"]
     created_at: str | None = msgspec.field(name="createdAt")
+
+
+class QueuedUnit(msgspec.Struct, kw_only=True):
+    """A pod or a gang that waits for GPUs."""
+
+    namespace: str
+    name: str
+    estimate: "StartEstimate"
 
 
 class RdmaClusterStat(msgspec.Struct, kw_only=True):
@@ -773,6 +814,16 @@ class Snapshot(msgspec.Struct, kw_only=True):
     created_at: str
 
 
+class StartEstimate(msgspec.Struct, kw_only=True):
+    """When a unit is expected to start, with a 90% interval; null where that is unknown."""
+
+    position: int
+    waits_for: str = msgspec.field(name="waitsFor")
+    expected_start: str | None = msgspec.field(name="expectedStart")
+    earliest_start: str | None = msgspec.field(name="earliestStart")
+    latest_start: str | None = msgspec.field(name="latestStart")
+
+
 class StorageStat(msgspec.Struct, kw_only=True):
     """File systems of the cluster; a shared one counts once."""
 
@@ -843,6 +894,7 @@ class WhyWaiting(msgspec.Struct, kw_only=True):
     sentence: str
     reasons: dict[str, int]
     remedies: list[str]
+    estimate: "StartEstimate | None" = None
 
 
 class WorkloadDetail(msgspec.Struct, kw_only=True):

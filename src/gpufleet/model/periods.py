@@ -28,6 +28,11 @@ class AllocationPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The model of each GPU of `held`, if they are not all of `model`."""
     labels: dict[str, str]
     annotations: dict[str, str]
+    created: float = 0.0
+    """When the pod was created; 0 if that is unknown."""
+    priority: int = 0
+    max_runtime: float = 0.0
+    """The longest run time that the pod declares, in seconds; 0 if it declares none."""
     start: float
     end: float = 0.0
 

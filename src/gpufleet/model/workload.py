@@ -116,6 +116,9 @@ class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     claim: str = ""
     alias: str = ""
     """The id of its Slurm job or container, by which exporters name it."""
+    priority: int = 0
+    max_runtime: float = 0.0
+    """The longest run time that it declares, in seconds; 0 if it declares none."""
     created: float = 0.0
     bound: float = 0.0
     started: float = 0.0

@@ -66,6 +66,10 @@ class ClaimView:
     def __init__(self, read: Callable[[], Awaitable[ClaimState]]) -> None:
         self._read = read
 
+    async def ledger(self) -> Ledger:
+        """Return the scheduler's state of the cluster."""
+        return (await self._read()).ledger
+
     async def claims(self) -> list[GpuClaim]:
         """Return all claims by namespace and name."""
         claims = (await self._read()).ledger.claims

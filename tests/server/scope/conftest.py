@@ -5,6 +5,7 @@ Every name that belongs to the other team contains `SECRET`.
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -49,6 +50,7 @@ from gpufleet.server.routes.claims import claim_routes
 from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.focus import focus_routes
+from gpufleet.server.routes.forecast import forecast_routes
 from gpufleet.server.routes.gpu_list import gpu_list_routes
 from gpufleet.server.routes.gpu_map import gpu_map_routes
 from gpufleet.server.routes.gpus import gpu_routes
@@ -58,8 +60,10 @@ from gpufleet.server.routes.occupancy import occupancy_routes
 from gpufleet.server.routes.queues import queue_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.training import training_routes
+from gpufleet.server.routes.waiting import waiting_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.start_times import StartTimes
 from gpufleet.store import Store
 
 SECRET = "zzsecret"
@@ -272,6 +276,9 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
     async def claims() -> ClaimState:
         return ClaimState(_ledger(), has_claims=True)
 
+    starts = {
+        "prod": StartTimes(ClaimView(claims).ledger, partial(store.allocation_periods.overlapping, "prod"))
+    }
     return [
         *aggregation_routes(
             store,
@@ -291,9 +298,11 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
         *gpu_list_routes(clusters),
         *occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, stopped),
-        *claim_routes(clusters, {"prod": ClaimView(claims)}),
         *queue_routes(clusters, {"prod": _queues}),
         *namespace_use_routes(store, "prod", {}, lambda: NOW),
+        *claim_routes(clusters, {"prod": ClaimView(claims)}, starts),
+        *waiting_routes(clusters, starts),
+        *forecast_routes(store, "prod"),
         *dashboard_routes(),
     ]
 

@@ -94,6 +94,9 @@ REQUESTS: dict[str, list[str]] = {
         for namespace in ("mine", SECRET)
         for name in ("mine-0", "mine-waits", f"{SECRET}-0", f"{SECRET}-waits")
     ],
+    "/api/forecast": ["/api/forecast", "/api/forecast?by=namespace&budget=10"],
+    "/api/queue": ["/api/queue"],
+    "/api/queue/estimate": ["/api/queue/estimate?gpus=8"],
     f"{A}/clusters": [f"{A}/clusters"],
     f"{A}/namespaces": [f"{A}/namespaces"],
     f"{A}/dimension-keys": [f"{A}/dimension-keys?dimension_type=label"],

@@ -131,6 +131,9 @@ class PeriodTracker:
             models=models,
             labels={**(owner.labels if owner else {}), **pod.labels},
             annotations={**(owner.annotations if owner else {}), **pod.annotations},
+            created=pod.created,
+            priority=pod.priority,
+            max_runtime=pod.max_runtime,
             start=start,
         )
 

@@ -17,6 +17,8 @@ from gpufleet.scheduler.state.claim_requests import gang_size
 from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, LabelSelector, PageNumber, PageSize
+from gpufleet.server.routes.waiting import StartEstimate, estimate_row
+from gpufleet.server.start_times import StartTimes
 
 
 class ClaimParams(ClusterParams, rename="camel"):
@@ -118,9 +120,13 @@ class WhyWaiting(msgspec.Struct, rename="camel"):
     sentence: str
     reasons: dict[str, int]
     remedies: list[str]
+    estimate: StartEstimate | None = None
+    """When it is expected to start, if it waits for GPUs."""
 
 
-def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Route]:
+def claim_routes(
+    clusters: Clusters, views: Mapping[str, ClaimView], starts: Mapping[str, StartTimes]
+) -> list[Route]:
     """Return the routes; a cluster without a view has no claims and no leases."""
 
     def view_of(name: str) -> ClaimView | None:
@@ -167,7 +173,11 @@ def claim_routes(clusters: Clusters, views: Mapping[str, ClaimView]) -> list[Rou
     ) -> WhyWaiting:
         """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
         why = await explaining_view(query.cluster).explain(namespace, name, namespaces)
-        return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
+        found = WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
+        if why.waiting and (times := starts.get(clusters.get(query.cluster).name)) is not None:
+            estimate = await times.of_claim(namespace, name)
+            found.estimate = estimate_row(estimate) if estimate is not None else None
+        return found
 
     @get("/api/pods/{namespace:str}/{name:str}/explain", scope="filtered", example=_WHY)
     async def explain_pod(

@@ -32,6 +32,7 @@ from gpufleet.server.routes.clusters import cluster_routes
 from gpufleet.server.routes.events import event_routes
 from gpufleet.server.routes.faults import fault_routes
 from gpufleet.server.routes.focus import focus_routes
+from gpufleet.server.routes.forecast import forecast_routes
 from gpufleet.server.routes.gpu_list import gpu_list_routes
 from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
 from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
@@ -42,8 +43,10 @@ from gpufleet.server.routes.queues import queue_routes
 from gpufleet.server.routes.report import report_routes
 from gpufleet.server.routes.stragglers import straggler_routes
 from gpufleet.server.routes.training import training_routes
+from gpufleet.server.routes.waiting import waiting_routes
 from gpufleet.server.routes.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.start_times import StartTimes
 from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components
 from gpufleet.server.wiring.login import has_login
@@ -61,6 +64,10 @@ def add_routes(components: Components) -> None:
     sources = components.kubernetes_sources.items()
     claim_views = {name: ClaimView(WatchedState(source).read) for name, source in sources}
     watches = {cluster.name: StragglerWatch(cluster.fleet) for cluster in clusters}
+    start_times = {
+        name: StartTimes(view.ledger, partial(store.allocation_periods.overlapping, name))
+        for name, view in claim_views.items()
+    }
     currency = partial(currency_of, components.settings)
     metrics_answers: PreparedMetrics = {}
     map_answers: PreparedMaps = {}
@@ -99,10 +106,12 @@ def add_routes(components: Components) -> None:
         *gpu_list_routes(clusters),
         *occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, components.lifecycle, queues=queues),
-        *claim_routes(clusters, claim_views),
         *queue_routes(clusters, {name: source.gpu_queues.cache.__iter__ for name, source in sources}),
         *fault_routes(clusters, components.kubernetes_sources),
         *straggler_routes(clusters, watches),
+        *claim_routes(clusters, claim_views, start_times),
+        *waiting_routes(clusters, start_times),
+        *forecast_routes(store, clusters.default.name),
     ]
     components.routes += dashboard_routes()
     components.metrics.registry.register(FleetMetrics(clusters))

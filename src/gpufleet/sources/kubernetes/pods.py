@@ -1,8 +1,9 @@
 """Convert Kubernetes pods to the types of the fleet: requested and allocated GPUs, node, start and end."""
 
+import re
 from datetime import datetime
 
-from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.annotations import CLAIM, MAX_RUNTIME
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, counted_request
 from gpufleet.kubernetes.model_labels import model_requested
@@ -59,11 +60,21 @@ def pod_from(
         ),
         waiting_reason=_waiting_reason(pod, claim) if phase is Status.PENDING else "",
         claim=meta.annotations.get(CLAIM, ""),
+        priority=pod.spec.priority or 0,
+        max_runtime=_max_runtime(pod),
         created=_seconds(meta.creation_timestamp),
         bound=_bound(pod),
         started=_seconds(pod.status.start_time),
         ended=_ended(pod) if phase.ended else 0.0,
     )
+
+
+def _max_runtime(pod: Pod) -> float:
+    declared = pod.spec.active_deadline_seconds
+    if declared:
+        return float(declared)
+    text = pod.metadata.annotations.get(MAX_RUNTIME, "")
+    return float(text) if re.fullmatch("[0-9]{1,9}", text) else 0.0
 
 
 def owner_ref(meta: ObjectMeta) -> OwnerRef | None:

@@ -1,0 +1,288 @@
+"""`gpufleet simulate` with time: read the input, run the scenarios, print and draw the outcomes."""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from gpufleet.errors import InvalidRequest, SettingsError
+from gpufleet.placement import CandidateGpu, CandidateNode
+from gpufleet.runtime.settings import Settings, StoreSettings
+from gpufleet.simulation import generate
+from gpufleet.simulation.compare import Input, compare
+from gpufleet.simulation.ledger import Recorded, recorded
+from gpufleet.simulation.outcome import Outcome
+from gpufleet.simulation.page import page
+from gpufleet.simulation.scenario import DAY, RULES, Scenario
+from gpufleet.simulation.text_report import table
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+LARGE = 2_000
+"""Nodes from which on units start only every half minute, unless --cycle is given."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of simulations over time."""
+    group = parser.add_argument_group(
+        "over time", "With one of the first three, units arrive, wait, run and end at their times."
+    )
+    group.add_argument("--trace", type=Path, metavar="FILE", help="CSV file of tasks with times")
+    group.add_argument(
+        "--from-ledger", action="store_true", help="replay the allocations that the server has recorded"
+    )
+    group.add_argument("--generate", type=_fleet, metavar="NODESxGPUS", help="a synthetic fleet and load")
+    group.add_argument(
+        "--since",
+        type=span,
+        default=30 * DAY,
+        metavar="SPAN",
+        help="of the ledger or generated (default: 30d)",
+    )
+    group.add_argument("--cluster", default="", help="the cluster of the ledger, if it has several")
+    group.add_argument(
+        "--rules", type=_rules, default=["default"], metavar="NAME", help=f"any of {', '.join(RULES)}, or all"
+    )
+    group.add_argument("--reservations", choices=["on", "off"], help="keep GPUs for units that do not fit")
+    group.add_argument(
+        "--scale-nodes",
+        type=_scales,
+        default=[1.0],
+        metavar="X[,Y]",
+        help="nodes as a multiple of those given, such as 0.9,1,1.2",
+    )
+    group.add_argument(
+        "--add-nodes", type=_added, action="append", default=[], metavar="N:GPUS[:MODEL]", help="more nodes"
+    )
+    for name, text in (
+        ("weight", "share of a queue: queues are then ordered by weighted use"),
+        ("limit", "the most GPUs that a queue has at a time"),
+        ("price", "price of a GPU hour of a model, or of all others without a name"),
+    ):
+        group.add_argument(
+            f"--{name}", type=_pair, action="append", default=[], metavar="NAME=NUMBER", help=text
+        )
+    group.add_argument(
+        "--node-mtbf", type=span, default=0.0, metavar="SPAN", help="mean time between failures of a node"
+    )
+    group.add_argument("--repair", type=span, default=4 * 3600.0, metavar="SPAN", help="default: 4h")
+    group.add_argument(
+        "--cycle",
+        type=span,
+        metavar="SPAN",
+        help="time between planning cycles (default: 0, 30s for large fleets)",
+    )
+    group.add_argument("--html", type=Path, metavar="FILE", help="draw the comparison into an HTML page")
+    group.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def is_over_time(arguments: argparse.Namespace) -> bool:
+    """Return whether the flags ask for a simulation over time."""
+    return bool(arguments.trace or arguments.from_ledger or arguments.generate)
+
+
+def run_over_time(
+    settings: Settings, arguments: argparse.Namespace, read_nodes: "list[CandidateNode] | None"
+) -> int:
+    """Run the scenarios; `read_nodes` are those of --nodes."""
+    given, known = _input(settings, arguments, read_nodes)
+    runs = [(scenario, scaled) for scenario, scaled in _runs(arguments, given)]
+    workers = min(os.cpu_count() or 1, 2)
+    shown = _Progress(arguments.quiet)
+    outcomes = compare(runs, workers, shown)
+    shown.finish()
+    if arguments.output == "json":
+        print(json.dumps(_report(outcomes, known), indent=2))
+    else:
+        if known is not None:
+            print(
+                f"recorded: allocation {known.allocation_percent:.2f}%, mean wait {known.mean_wait_s:.0f}s\n"
+            )
+        print(table(outcomes))
+    if arguments.html:
+        try:
+            arguments.html.write_text(page(outcomes, _title(arguments)), encoding="utf-8")
+        except OSError as error:
+            raise InvalidRequest(f"can't write {arguments.html}: {error.strerror}") from error
+    return 0
+
+
+def _report(outcomes: list[Outcome], known: Recorded | None) -> dict[str, object]:
+    reports: dict[str, object] = {"scenarios": [outcome.report() for outcome in outcomes]}
+    if known is not None:
+        reports["recorded"] = {
+            "allocation_percent": round(known.allocation_percent, 3),
+            "mean_wait_seconds": round(known.mean_wait_s, 1),
+        }
+    return reports
+
+
+def _title(arguments: argparse.Namespace) -> str:
+    if arguments.trace:
+        return f"Simulation of {arguments.trace.name}"
+    return (
+        "Simulation of the recorded allocations"
+        if arguments.from_ledger
+        else "Simulation of a synthetic load"
+    )
+
+
+def _input(
+    settings: Settings, arguments: argparse.Namespace, nodes: list[CandidateNode] | None
+) -> tuple[Input, Recorded | None]:
+    if arguments.from_ledger:
+        known = asyncio.run(_read_ledger(settings, arguments.cluster, arguments.since))
+        return Input(nodes or known.nodes, known.units, known.end, [] if nodes else known.absences), known
+    if arguments.generate:
+        number, gpus = arguments.generate
+        fleet = generate.nodes(number, gpus)
+        load = generate.Load(days=arguments.since / DAY, load=min(arguments.load, 10.0))
+        units = generate.units(number * gpus, load, arguments.seed[0])
+        return Input(fleet, units, arguments.since), None
+    if nodes is None:
+        raise SettingsError("--trace needs --nodes")
+    from gpufleet.cli.simulate import read_csv
+    from gpufleet.simulation.timed_trace import read_timed_tasks
+
+    units = read_csv(arguments.trace, read_timed_tasks)
+    until = max((unit.leaves_at or unit.arrives + unit.runtime for unit in units), default=0.0)
+    return Input(nodes, units, until), None
+
+
+async def _read_ledger(settings: Settings, cluster: str, since: float) -> Recorded:
+    from gpufleet.store.store import open_store
+
+    end = time.time()
+    async with open_store(settings[StoreSettings]) as store:
+        names = [cluster] if cluster else await store.accounted.names()
+        if len(names) != 1:
+            raise SettingsError(f"--cluster: name one of {', '.join(names) or 'none, the ledger is empty'}")
+        allocations = await store.allocation_periods.overlapping(names[0], end - since, end)
+        capacity = await store.capacity_periods.overlapping(names[0], end - since, end)
+    begin = max(end - since, min((period.start for period in capacity), default=end - since))
+    return recorded(allocations, capacity, begin, end)
+
+
+def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, Input]]:
+    runs = []
+    cycle = arguments.cycle if arguments.cycle is not None else 30.0 if len(given.nodes) >= LARGE else 0.0
+    choices = (arguments.rules, arguments.policy, arguments.scale_nodes, arguments.seed)
+    for rules, policy, scale, seed in product(*choices):
+        parts = (rules, policy, f"{scale:g}x nodes", f"seed {seed}")
+        varied = [part for part, choice in zip(parts, choices, strict=True) if len(choice) > 1]
+        chosen = RULES[rules]
+        if arguments.reservations == "off":
+            chosen = replace(chosen, reservations=0)
+        scenario = Scenario(
+            ", ".join(varied) or rules,
+            policy,
+            chosen,
+            dict(arguments.weight),
+            dict(arguments.limit),
+            prices=dict(arguments.price),
+            node_mtbf_s=arguments.node_mtbf,
+            repair_s=arguments.repair,
+            cycle_s=cycle,
+            seed=seed,
+        )
+        nodes = [*scaled_nodes(given.nodes, scale), *_more(arguments.add_nodes)]
+        names = {node.name for node in nodes}
+        absences = [each for each in given.absences if each[0] in names]
+        runs.append((scenario, Input(nodes, given.units, given.until, absences)))
+    return runs
+
+
+def scaled_nodes(nodes: list[CandidateNode], scale: float) -> list[CandidateNode]:
+    """Return `scale` times as many nodes with the same mix: evenly chosen, and copies beyond the first."""
+    number, found = round(len(nodes) * scale), []
+    for copy in range(-(-number // max(len(nodes), 1))):
+        left = min(number - copy * len(nodes), len(nodes))
+        for at in range(left):
+            node = nodes[at * len(nodes) // left]
+            found.append(replace(node, name=f"{node.name}-{copy}") if copy else node)
+    return found
+
+
+def _more(added: list[tuple[int, int, str]]) -> list[CandidateNode]:
+    return [
+        CandidateNode(f"added-{at}-{number:04}", tuple(CandidateGpu(gpu, model=model) for gpu in range(gpus)))
+        for at, (count, gpus, model) in enumerate(added)
+        for number in range(count)
+    ]
+
+
+class _Progress:
+    """Shows on standard error how far each scenario is, where that is a terminal or a run takes long."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()
+        self._last = time.monotonic()
+
+    def __call__(self, name: str, share: float) -> None:
+        now = time.monotonic()
+        if self._quiet or (share < 1.0 and now - self._last < (0.2 if self._terminal else 10.0)):
+            return
+        self._last = now
+        end = "\r" if self._terminal else "\n"
+        print(f"{name}: {share:>4.0%}", end=end, file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """End the line."""
+        if self._terminal and not self._quiet:
+            print(file=sys.stderr)
+
+
+def span(text: str) -> float:
+    """Parse a time span such as 90s, 12h, 30d."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time span; give one such as 90s, 12h or 30d")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def _fleet(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,2})", text)
+    if not found or not int(found[1]) or not int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fleet; give nodes and GPUs such as 100x8")
+    return int(found[1]), int(found[2])
+
+
+def _rules(text: str) -> list[str]:
+    names = list(RULES) if text == "all" else text.split(",")
+    if unknown := [name for name in names if name not in RULES]:
+        raise argparse.ArgumentTypeError(f"no rules {unknown[0]!r}; there are {', '.join(RULES)}, all")
+    return list(dict.fromkeys(names))
+
+
+def _scales(text: str) -> list[float]:
+    try:
+        scales = [float(part) for part in text.split(",")]
+    except ValueError:
+        scales = [-1.0]
+    if any(not 0 < scale <= 100 for scale in scales):
+        raise argparse.ArgumentTypeError(f"{text!r}: give numbers above 0 and up to 100 such as 0.9,1,1.2")
+    return list(dict.fromkeys(scales))
+
+
+def _added(text: str) -> tuple[int, int, str]:
+    found = re.fullmatch(r"([0-9]{1,6}):([0-9]{1,2})(?::(.+))?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r}: give nodes, GPUs of each and a model, such as 10:8:H100")
+    return int(found[1]), int(found[2]), found[3] or ""
+
+
+def _pair(text: str) -> tuple[str, float]:
+    name, _, number = text.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a name and a number above 0, such as research=2")
+    return name, value

@@ -1,0 +1,166 @@
+"""Estimate when each waiting unit starts, and when a hypothetical one would.
+
+`refresh` samples the ends of running units and simulates the queue forward some times; it is called now and then in
+the background. `of` and `hypothetical` only look up its result, so they take well under a millisecond.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpufleet.estimates.calibration import Calibration, Raw
+from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
+from gpufleet.estimates.forward import WHOLE, forward
+from gpufleet.estimates.run_times import Job, RunTimes
+
+SAMPLES = 24
+HORIZON_S = 14 * 86400.0
+"""How far the queue is simulated; a unit that does not start by then has no estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """When a unit is expected to start, in seconds from now, with a 90% interval.
+
+    `position` is its place in the queue, from 1. The times are None if that is unknown; `waits_for` says what for.
+    """
+
+    position: int
+    waits_for: str
+    expected: float | None = None
+    earliest: float | None = None
+    latest: float | None = None
+
+
+class StartEstimates:
+    """Estimates for the queue of one fleet; keeps run times and errors of earlier estimates."""
+
+    def __init__(self, samples: int = SAMPLES, seed: int = 0) -> None:
+        self.run_times = RunTimes()
+        self.calibration = Calibration()
+        self._samples = samples
+        self._rng = np.random.default_rng(seed)
+        self._chance = random.Random(seed)  # noqa: S311 (a simulation, no secret)
+        self._state: FleetState | None = None
+        self._raw: dict[str, Raw | None] = {}
+        self._positions: dict[str, int] = {}
+        self._probes: list[tuple[WaitingUnit, Raw | None]] = []
+        self._now = 0.0
+
+    def refresh(self, state: FleetState, now: float, *, probing: bool = True) -> None:
+        """Simulate the queue forward; `now` is the time of the state. Hypothetical units need `probing`."""
+        self._state, self._now = state, now
+        probes = _probes(state) if probing else []
+        ends = self._ends(state)
+        waiting = self._runtimes(state.waiting)
+        arriving = self._runtimes(state.arrivals)
+        runs = [
+            forward(
+                state,
+                ends[:, at].tolist(),
+                waiting[:, at].tolist(),
+                arriving[:, at].tolist(),
+                probes,
+                self._chance,
+                HORIZON_S,
+            )
+            for at in range(self._samples)
+        ]
+        self._raw = {
+            unit.key: _raw([run.starts.get(unit.key) for run in runs], [run.until for run in runs])
+            for unit in state.waiting
+        }
+        self._positions = {unit.key: at for at, unit in enumerate(state.waiting, 1)}
+        self._probes = [
+            (probe, _raw([run.probes.get(probe.key) for run in runs], [run.until for run in runs]))
+            for probe in probes
+        ]
+        for key, raw in self._raw.items():
+            if raw is not None:
+                self.calibration.estimated(key, raw, now)
+
+    def of(self, key: str, now: float) -> Estimate | None:
+        """Return the estimate of a waiting unit; None if it was not in the queue at the last refresh."""
+        position = self._positions.get(key)
+        if position is None or self._state is None:
+            return None
+        return self._estimate(position, self._state.waiting[position - 1], self._raw[key], now)
+
+    def hypothetical(self, unit: WaitingUnit, now: float) -> Estimate:
+        """Return the estimate of a unit that would arrive now."""
+        waiting = self._state.waiting if self._state is not None else ()
+        ahead = sum(other.priority >= unit.priority for other in waiting)
+        fitting = [
+            (probe, raw)
+            for probe, raw in self._probes
+            if probe.milli >= unit.milli
+            and probe.members * probe.milli >= unit.members * unit.milli
+            and probe.models == unit.models
+            and probe.priority <= unit.priority
+        ]
+        best = min(
+            fitting,
+            key=lambda pair: (pair[0].members * pair[0].milli, pair[0].milli, -pair[0].priority),
+            default=None,
+        )
+        if best is None:
+            return Estimate(ahead + 1, "no node has so many GPUs of these models")
+        return self._estimate(ahead + 1, unit, best[1], now)
+
+    def _estimate(self, position: int, unit: WaitingUnit, raw: Raw | None, now: float) -> Estimate:
+        reason = unit.waits_for or _waits_for(position, unit)
+        if raw is None or unit.waits_for:
+            return Estimate(position, reason)
+        low, middle, high = self.calibration.quantiles(now)
+        since = now - self._now
+        earliest, expected, latest = (max(raw.at(error) - since, 0.0) for error in (low, middle, high))
+        return Estimate(position, reason, expected, earliest, latest)
+
+    def _ends(self, state: FleetState) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+        jobs = [unit.job for unit in state.running]
+        return self.run_times.sample(jobs, [unit.elapsed for unit in state.running], self._samples, self._rng)
+
+    def _runtimes(self, units: Sequence[WaitingUnit]) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+        return self.run_times.sample(
+            [unit.job for unit in units], [0.0] * len(units), self._samples, self._rng
+        )
+
+
+def _raw(starts: Sequence[float | None], until: Sequence[float]) -> Raw | None:
+    """Return what the runs say; a unit that started in less than half of them has no estimate."""
+    if sum(start is None for start in starts) * 2 > len(starts):
+        return None
+    return Raw.of(
+        np.array([end if start is None else start for start, end in zip(starts, until, strict=True)])
+    )
+
+
+def _waits_for(position: int, unit: WaitingUnit) -> str:
+    gpus = unit.milli * unit.members / WHOLE
+    model = " or ".join(sorted(unit.models)) + " " if unit.models else ""
+    what = f"{gpus:g} free {model}GPU{'s' if gpus != 1 else ''}"
+    if unit.members > 1:
+        what += f" for its {unit.members} pods together"
+    return f"{what}; {position - 1} ahead of it in the queue" if position > 1 else what
+
+
+def _probes(state: FleetState) -> list[WaitingUnit]:
+    """Return units of common sizes that would come last in the queue, for each model and for any."""
+    found = []
+    for models in (frozenset[str](), *(frozenset({model}) for model in sorted(set(state.models)) if model)):
+        nodes = [
+            size
+            for size, model in zip(state.capacity, state.models, strict=True)
+            if not models or model in models
+        ]
+        largest = max(nodes, default=0)
+        sizes = [size * WHOLE for size in (1, 2, 4, 8, 16) if size * WHOLE < largest] + [largest]
+        for milli, members in [(size, 1) for size in sizes] + [
+            (largest, number) for number in (2, 4, 8, 16, 32)
+        ]:
+            if 0 < milli * members <= sum(nodes):
+                key = f"probe {sorted(models)} {milli} {members}"
+                found.append(WaitingUnit(key, Job(gpus=milli * members / WHOLE), milli, members, models))
+    return found

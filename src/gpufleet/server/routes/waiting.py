@@ -1,0 +1,115 @@
+"""`/api/queue*`: the units that wait for GPUs, in order, and when they are expected to start."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gpufleet.errors import NotFound
+from gpufleet.estimates.fleet_state import WaitingUnit
+from gpufleet.estimates.run_times import Job
+from gpufleet.estimates.starts import Estimate
+from gpufleet.fleet.clusters import Clusters
+from gpufleet.model.namespaces import Namespaces, is_visible
+from gpufleet.server.http.routing import Route, get
+from gpufleet.server.routes.params import ClusterParams
+from gpufleet.server.start_times import StartTimes
+
+
+class StartEstimate(msgspec.Struct, rename="camel"):
+    """When a unit is expected to start, with a 90% interval; null where that is unknown."""
+
+    position: int
+    """Its place in the queue, from 1."""
+    waits_for: str
+    expected_start: datetime | None
+    earliest_start: datetime | None
+    latest_start: datetime | None
+
+
+class QueuedUnit(msgspec.Struct, rename="camel"):
+    """A pod or a gang that waits for GPUs."""
+
+    namespace: str
+    name: str
+    estimate: StartEstimate
+
+
+class QueuePage(msgspec.Struct):
+    """The waiting units, in the order of the queue."""
+
+    data: list[QueuedUnit]
+
+
+class HypotheticalParams(ClusterParams, rename="camel"):
+    """A unit that does not exist."""
+
+    gpus: Annotated[int, Meta(ge=1, le=1024, description="GPUs of each pod.")] = 1
+    pods: Annotated[int, Meta(ge=1, le=10_000, description="Pods that start together.")] = 1
+    model: Annotated[str, Meta(max_length=253, description="The GPU model; any without it.")] = ""
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+
+
+def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list[Route]:
+    """Return the routes; a cluster that is not on Kubernetes has no queue."""
+
+    def starts_of(name: str) -> StartTimes:
+        found = starts.get(clusters.synced(name).name)
+        if found is None:
+            raise NotFound(
+                f"cluster {clusters.get(name).name} has no queue of gpufleet: it is not on Kubernetes"
+            )
+        return found
+
+    @get(
+        "/api/queue", scope="filtered", example=QueuePage([QueuedUnit("team-a", "team-a/train-0", _EXAMPLE)])
+    )
+    async def list_queue(query: ClusterParams, namespaces: Namespaces) -> QueuePage:
+        """Units that wait for GPUs, in the order of the queue, and when each is expected to start."""
+        units = await starts_of(query.cluster).queue()
+        return QueuePage(
+            [
+                QueuedUnit(namespace, name, estimate_row(estimate))
+                for namespace, name, estimate in units
+                if is_visible(namespaces, namespace)
+            ]
+        )
+
+    @get("/api/queue/estimate", scope="public", example=_EXAMPLE)
+    async def estimate_start(query: HypotheticalParams) -> StartEstimate:
+        """When a unit with these GPUs would be expected to start if it arrived now."""
+        models = frozenset({query.model}) if query.model else frozenset[str]()
+        job = Job(gpus=float(query.gpus * query.pods))
+        unit = WaitingUnit("", job, 1000 * query.gpus, query.pods, models, query.priority)
+        return estimate_row(await starts_of(query.cluster).hypothetical(unit))
+
+    return [list_queue, estimate_start]
+
+
+def estimate_row(estimate: Estimate) -> StartEstimate:
+    """Return an estimate with times, rounded to minutes."""
+    now = datetime.now(UTC)
+
+    def at(seconds: float | None) -> datetime | None:
+        if seconds is None or seconds > 10 * 365 * 86400:
+            return None
+        return (now + timedelta(seconds=seconds + 30)).replace(second=0, microsecond=0)
+
+    return StartEstimate(
+        estimate.position,
+        estimate.waits_for,
+        at(estimate.expected),
+        at(estimate.earliest),
+        at(estimate.latest),
+    )
+
+
+_EXAMPLE = StartEstimate(
+    3,
+    "8 free H100 GPUs; 2 ahead of it in the queue",
+    datetime(2026, 1, 1, 12, 40, tzinfo=UTC),
+    datetime(2026, 1, 1, 12, 5, tzinfo=UTC),
+    datetime(2026, 1, 1, 14, 30, tzinfo=UTC),
+)

@@ -1,0 +1,172 @@
+"""The nodes of a simulation and what runs on them, on the placement core of the scheduler."""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gpufleet.placement import Allocation, CandidateNode, Demand, Fits, Inventory
+from gpufleet.placement.request import Request
+from gpufleet.placement.simulation.replay import POLICIES
+from gpufleet.placement.victims import Eviction, Victim, least_harmful
+from gpufleet.simulation.unit import Unit
+
+_MOST_VICTIMS_SEEN = 64
+"""Nodes on which victims of one pod are sought, those with the youngest first."""
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A unit that runs."""
+
+    unit: Unit
+    started: float
+    ends: float
+    places: list[Fits]
+
+
+class Fleet:
+    """Places units, whole gangs at once, and finds what to preempt."""
+
+    def __init__(
+        self, nodes: Sequence[CandidateNode], policy: str, demand: Demand, rng: random.Random
+    ) -> None:
+        self.inventory = Inventory(nodes, score=POLICIES[policy](demand))
+        self.running: dict[int, Running] = {}
+        self.holders: dict[str, int] = {}
+        """The number of the unit of each holder."""
+        self.changed: set[str] = set()
+        """Nodes whose holders have changed since somebody cleared this."""
+        self._nodes = nodes
+        self._possible: dict[tuple[Request, int], bool] = {}
+        self._rng = rng if policy == "random" else None
+        self._by_priority: dict[int, dict[int, None]] = {}
+
+    def start(self, unit: Unit, now: float) -> Running | None:
+        """Place all members of a unit, or none."""
+        places: list[Fits] = []
+        for member in range(unit.members):
+            fits = self._place(unit)
+            if fits is None:
+                for other in range(member):
+                    self._free(f"{unit.number}.{other}")
+                return None
+            self._allocate(unit, member, fits)
+            places.append(fits)
+        return self._started(unit, places, now)
+
+    def is_possible(self, unit: Unit) -> bool:
+        """Return whether a unit would fit if nothing else ran."""
+        key = (unit.request, unit.members)
+        if key not in self._possible:
+            placed, _ = Inventory(self._nodes).take_alike(*key)
+            self._possible[key] = len(placed) == unit.members
+        return self._possible[key]
+
+    def end(self, number: int) -> Running:
+        """Free the GPUs of a unit."""
+        running = self.running.pop(number)
+        del self._by_priority[running.unit.priority][number]
+        for member in range(running.unit.members):
+            self._free(f"{number}.{member}")
+        return running
+
+    def preempt(self, unit: Unit, now: float) -> tuple[Running, list[Running]] | None:
+        """Evict units of lower priority so that a unit fits, and start it; None if that does not help."""
+        evicted: list[Running] = []
+        places: list[Fits] = []
+        for member in range(unit.members):
+            fits = self._place(unit)
+            if fits is None:
+                found = self._victims(unit, now)
+                if found is None:
+                    self._undo(unit, member, evicted, now)
+                    return None
+                numbers = {self.holders[holder] for victim in found.victims for holder in victim.holders}
+                evicted.extend(self.end(number) for number in sorted(numbers))
+                fits = found.fits
+            self._allocate(unit, member, fits)
+            places.append(fits)
+        return self._started(unit, places, now), evicted
+
+    def fail(self, node: str) -> list[Running]:
+        """Take a node out of service; return the units that ran on it."""
+        found = self.inventory.nodes[node]
+        self.inventory.put_node(replace(found, ready=False))
+        numbers = {self.holders[held] for held in self.inventory.holders_on(node) if held in self.holders}
+        return [self.end(number) for number in sorted(numbers)]
+
+    def repair(self, node: str) -> None:
+        """Put a node back into service."""
+        self.inventory.put_node(replace(self.inventory.nodes[node], ready=True))
+        self.changed.add(node)
+
+    def lowest_priority(self) -> float:
+        """Return the lowest priority of a running unit."""
+        return min((priority for priority, units in self._by_priority.items() if units), default=float("inf"))
+
+    def hold(self, holder: str, fits: Fits) -> None:
+        """Keep GPUs, free or not."""
+        self.inventory.allocate(holder, Allocation.of(holder, fits), observed=True)
+        self.changed.add(fits.node)
+
+    def release(self, holder: str) -> None:
+        """Release kept GPUs."""
+        if (allocation := self.inventory.free(holder)) is not None:
+            self.changed.add(allocation.node)
+
+    def _place(self, unit: Unit) -> Fits | None:
+        among: list[str] | None = None
+        if self._rng is not None:
+            feasible = self.inventory.feasible(unit.request)
+            among = [self._rng.choice(feasible)] if feasible else None
+        verdict = self.inventory.place(unit.request, among)
+        return verdict if isinstance(verdict, Fits) else None
+
+    def _started(self, unit: Unit, places: list[Fits], now: float) -> Running:
+        ends = now + unit.runtime if unit.leaves_at is None else unit.leaves_at
+        running = self.running[unit.number] = Running(unit, now, ends, places)
+        self._by_priority.setdefault(unit.priority, {})[unit.number] = None
+        return running
+
+    def _allocate(self, unit: Unit, member: int, fits: Fits) -> None:
+        holder = f"{unit.number}.{member}"
+        self.inventory.allocate(holder, fits)
+        self.holders[holder] = unit.number
+        self.changed.add(fits.node)
+
+    def _free(self, holder: str) -> None:
+        allocation = self.inventory.free(holder)
+        del self.holders[holder]
+        if allocation is not None:
+            self.changed.add(allocation.node)
+
+    def _undo(self, unit: Unit, members: int, evicted: Iterable[Running], now: float) -> None:
+        for member in range(members):
+            self._free(f"{unit.number}.{member}")
+        for running in evicted:
+            for member, fits in enumerate(running.places):
+                self._allocate(running.unit, member, fits)
+            self.running[running.unit.number] = running
+            self._by_priority[running.unit.priority][running.unit.number] = None
+
+    def _victims(self, unit: Unit, now: float) -> Eviction | None:
+        nodes: dict[str, None] = {}
+        for priority in sorted(each for each in self._by_priority if each < unit.priority):
+            for number in reversed(self._by_priority[priority]):
+                nodes.update(dict.fromkeys(fits.node for fits in self.running[number].places))
+                if len(nodes) >= _MOST_VICTIMS_SEEN:
+                    break
+        candidates = ((node, self._candidates(node, unit.priority, now)) for node in nodes)
+        return least_harmful(self.inventory, unit.request, candidates, _MOST_VICTIMS_SEEN)
+
+    def _candidates(self, node: str, priority: int, now: float) -> list[Victim]:
+        found = []
+        for holder in self.inventory.holders_on(node):
+            running = self.running.get(self.holders.get(holder, -1))
+            if running is None or running.unit.priority >= priority:
+                continue
+            number, members = running.unit.number, running.unit.members
+            others = tuple(f"{number}.{at}" for at in range(members) if f"{number}.{at}" != holder)
+            lost = running.unit.gpu_milli * (now - running.started)
+            found.append(Victim(holder, running.unit.priority, others, lost))
+        return found

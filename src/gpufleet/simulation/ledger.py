@@ -1,0 +1,161 @@
+"""Make a simulation's input from recorded allocation and capacity periods.
+
+Pods of one workload with the same request that were created and started together are a gang. A pod that ran
+already at the beginning arrives then; its wait is not known. Nodes that were there for a part of the time are
+absent for the rest.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.placement import CandidateGpu, CandidateNode, Exclusivity, Request
+from gpufleet.placement.request import LEAST_SHARE, WHOLE, Policy
+from gpufleet.simulation.unit import Unit
+
+TOGETHER_S = 60.0
+"""Seconds within which the pods of a gang are created, and started."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was recorded from `begin` to `end`."""
+
+    nodes: list[CandidateNode]
+    units: list[Unit]
+    begin: float
+    end: float
+    absences: list[tuple[str, float, float]] = field(default_factory=list)
+    """Nodes and the times between which they were not there."""
+    mean_wait_s: float = 0.0
+    allocation_percent: float = 0.0
+
+
+def recorded(
+    allocations: Iterable[AllocationPeriod], capacity: Iterable[CapacityPeriod], begin: float, end: float
+) -> Recorded:
+    """Return nodes and units of the periods that overlap with `begin` to `end`."""
+    nodes, absences, capacity_s = _nodes(capacity, begin, end)
+    pods = _pods(allocations, begin, end)
+    models = {node.gpus[0].model for node in nodes if node.gpus}
+    units = [_unit(at, gang, begin, end, models) for at, gang in enumerate(_gangs(pods))]
+    used = sum((min(pod.end, end) - max(pod.start, begin)) * pod.gpus * pod.share for pod in pods)
+    waits = [pod.start - pod.created for pod in pods if pod.created >= begin]
+    mean = sum(waits) / len(waits) if waits else 0.0
+    return Recorded(
+        nodes, units, begin, end, absences, mean, 100.0 * used / capacity_s if capacity_s else 0.0
+    )
+
+
+@dataclass(frozen=True)
+class _Pod:
+    uid: str
+    workload: str
+    workload_uid: str
+    namespace: str
+    gpus: int
+    share: float
+    model: str
+    created: float
+    start: float
+    end: float
+    priority: int
+    max_runtime: float
+
+
+def _pods(periods: Iterable[AllocationPeriod], begin: float, end: float) -> list[_Pod]:
+    """Join the periods of each pod; open ones end after the simulation."""
+    by_pod: dict[str, list[AllocationPeriod]] = {}
+    for period in periods:
+        if period.gpus and (not period.end or period.end > begin) and period.start < end:
+            by_pod.setdefault(period.pod_uid, []).append(period)
+    found = []
+    for uid, mine in by_pod.items():
+        mine.sort(key=lambda period: period.start)
+        first, last = mine[0], mine[-1]
+        found.append(
+            _Pod(
+                uid,
+                first.workload_name,
+                first.workload_uid,
+                first.namespace,
+                first.gpus,
+                first.share,
+                first.model,
+                min(first.created, first.start) if first.created else first.start,
+                first.start,
+                last.end or end + 1.0,
+                first.priority,
+                first.max_runtime,
+            )
+        )
+    return sorted(found, key=lambda pod: (pod.created, pod.start, pod.uid))
+
+
+def _gangs(pods: Sequence[_Pod]) -> list[list[_Pod]]:
+    gangs: list[list[_Pod]] = []
+    last: dict[tuple[object, ...], list[_Pod]] = {}
+    for pod in pods:
+        key = (pod.workload_uid, pod.gpus, pod.share, pod.model)
+        gang = last.get(key)
+        if (
+            gang is not None
+            and pod.created - gang[0].created <= TOGETHER_S
+            and abs(pod.start - gang[0].start) <= TOGETHER_S
+        ):
+            gang.append(pod)
+        else:
+            last[key] = [pod]
+            gangs.append(last[key])
+    return gangs
+
+
+def _unit(number: int, gang: Sequence[_Pod], begin: float, end: float, models: set[str]) -> Unit:
+    first = gang[0]
+    shared = first.share < 1.0
+    request = Request(
+        count=first.gpus,
+        policy=Policy.ANY,
+        exclusivity=Exclusivity.SHARED if shared else Exclusivity.EXCLUSIVE,
+        share_milli=max(round(first.share * WHOLE), LEAST_SHARE) if shared else WHOLE,
+        models=frozenset({first.model}) & models,
+    )
+    # What ran before keeps its place: it arrives first and has not waited.
+    started = max(first.start, begin)
+    return Unit(
+        number,
+        request,
+        first.created if first.created >= begin else started,
+        max(max(pod.end for pod in gang) - started, 1.0),
+        members=len(gang),
+        priority=first.priority,
+        queue=first.namespace or "default",
+        owner=first.namespace,
+        workload=first.workload,
+        declared=first.max_runtime or None,
+    )
+
+
+def _nodes(
+    periods: Iterable[CapacityPeriod], begin: float, end: float
+) -> tuple[list[CandidateNode], list[tuple[str, float, float]], float]:
+    by_node: dict[str, list[CapacityPeriod]] = {}
+    for period in periods:
+        if period.gpus and (not period.end or period.end > begin) and period.start < end:
+            by_node.setdefault(period.node, []).append(period)
+    nodes, absences, seconds = [], [], 0.0
+    for name, mine in sorted(by_node.items()):
+        mine.sort(key=lambda period: period.start)
+        newest = mine[-1]
+        gpus = tuple(CandidateGpu(at, model=newest.model) for at in range(max(p.gpus for p in mine)))
+        nodes.append(CandidateNode(name, gpus, {"model": newest.model}))
+        at = begin
+        for period in mine:
+            if period.start > at:
+                absences.append((name, at, period.start))
+            until = min(period.end or end, end)
+            seconds += max(until - max(period.start, at), 0.0) * period.gpus
+            at = max(at, until)
+        if at < end:
+            absences.append((name, at, end + 1.0))
+    return nodes, absences, seconds
