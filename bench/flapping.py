@@ -37,10 +37,10 @@ from gpufleet.model.reading import Quantity
 from gpufleet.runtime.logs import configure_logs
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.clusters import cluster_routes
-from gpufleet.server.routes.gpus import gpu_routes
-from gpufleet.server.routes.nodes import node_routes
-from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.routes.live.clusters import cluster_routes
+from gpufleet.server.routes.live.gpus import gpu_routes
+from gpufleet.server.routes.live.nodes import node_routes
+from gpufleet.server.routes.live.workloads import workload_routes
 from gpufleet.sources.kubernetes import KubernetesSource
 from kubelite import KubeLite
 

@@ -108,8 +108,8 @@ async def _request(fleet: Any, running: Any) -> dict[str, float]:
     from gpufleet.fleet.clusters import Cluster, Clusters
     from gpufleet.fleet.listing import Listing
     from gpufleet.server.app import Api, create_app
-    from gpufleet.server.routes.clusters import cluster_routes
-    from gpufleet.server.routes.workloads import workload_routes
+    from gpufleet.server.routes.live.clusters import cluster_routes
+    from gpufleet.server.routes.live.workloads import workload_routes
 
     clusters = Clusters([Cluster("large", fleet, Listing(fleet), cast(Any, _NoMetrics()))])
     app = create_app(Api(routes=[*cluster_routes(clusters), *workload_routes(clusters)]))

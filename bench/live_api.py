@@ -43,9 +43,9 @@ from gpufleet.runtime.logs import configure_logs
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.server import Server
-from gpufleet.server.routes.clusters import cluster_routes
-from gpufleet.server.routes.gpus import gpu_routes
-from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.routes.live.clusters import cluster_routes
+from gpufleet.server.routes.live.gpus import gpu_routes
+from gpufleet.server.routes.live.workloads import workload_routes
 
 NODES, GPUS, WORKLOADS = 12_500, 8, 10_000
 RATE, SECONDS, WARM = 200, 12.0, 2.0

@@ -26,10 +26,10 @@ from gpufleet.server.fleet_metrics import FleetMetrics
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.server import Server
 from gpufleet.server.metrics import ServerMetrics
-from gpufleet.server.routes.clusters import cluster_routes
-from gpufleet.server.routes.gpus import gpu_routes
-from gpufleet.server.routes.nodes import node_routes
-from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.routes.live.clusters import cluster_routes
+from gpufleet.server.routes.live.gpus import gpu_routes
+from gpufleet.server.routes.live.nodes import node_routes
+from gpufleet.server.routes.live.workloads import workload_routes
 
 MAX_STALL = 100.0
 """Milliseconds."""

@@ -30,7 +30,7 @@ from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.server import Server
-from gpufleet.server.routes.training import training_routes
+from gpufleet.server.routes.live.training import training_routes
 from gpufleet.store import Store
 
 SOURCE = Path(__file__).parents[1] / "src"

@@ -14,7 +14,7 @@ from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.server import Server
-from gpufleet.server.routes.training import training_routes
+from gpufleet.server.routes.live.training import training_routes
 from gpufleet.store import Store
 
 

@@ -14,7 +14,7 @@ from tests.attacks.test_upstreams import serving
 from tests.sources.slurm.test_translation import OF_25_05
 from tests.waiting import wait_until
 
-from gpufleet.server.routes.events import MAX_CLIENTS
+from gpufleet.server.routes.live.events import MAX_CLIENTS
 
 pytestmark = pytest.mark.long
 _SERIES = """

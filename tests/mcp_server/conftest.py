@@ -21,7 +21,7 @@ from gpufleet.mcp.server import build_server
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.caller import Caller
 from gpufleet.server.http.routing import Route
-from gpufleet.server.routes.auth import auth_routes
+from gpufleet.server.routes.platform.auth import auth_routes
 
 __all__ = ["cluster", "routes"]  # fixtures
 

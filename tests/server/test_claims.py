@@ -21,8 +21,8 @@ from gpufleet.model.periods import AllocationPeriod
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.claim_view import ClaimView, WatchedState
-from gpufleet.server.routes.claims import claim_routes
-from gpufleet.server.routes.waiting import waiting_routes
+from gpufleet.server.routes.scheduling.claims import claim_routes
+from gpufleet.server.routes.scheduling.waiting import waiting_routes
 from gpufleet.server.start_times import StartTimes
 from gpufleet.sources.kubernetes import KubernetesSource
 from kubelite import KubeLite

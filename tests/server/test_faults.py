@@ -18,7 +18,7 @@ from gpufleet.kubernetes.crds.gpu_repair import Episode, GpuRepair, RepairSpec, 
 from gpufleet.kubernetes.objects import ObjectMeta
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.faults import fault_routes
+from gpufleet.server.routes.scheduling.faults import fault_routes
 
 __all__ = ["cluster"]
 OPENED, CLOSED = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gpufleet.server.routes.training import ReportedRow
+from gpufleet.server.routes.live.training import ReportedRow
 
 
 @pytest.mark.parametrize("name", ["a\n", "a\nb", "\na", "", "a" * 129, "a\r", "é"])

@@ -176,13 +176,13 @@ def _estimate(ledger: "Ledger", kind: str, namespace: str, name: str) -> "Estima
 
 
 def _sentence(start: Start) -> str:
-    from gpufleet.simulation.text_report import duration
+    from gpufleet.terminal.columns import age
 
     now = datetime.now(UTC)
     head = f"Position {start['position']} in the queue; waits for {start['waitsFor']}."
     times = start["expectedStart"], start["earliestStart"], start["latestStart"]
     expected, earliest, latest = (
-        None if time is None else duration(max(0.0, (time - now).total_seconds())) for time in times
+        None if time is None else age(max(0.0, (time - now).total_seconds())) for time in times
     )
     if expected is None or earliest is None or latest is None:
         return f"{head} When it starts is not known."

@@ -33,10 +33,10 @@ from gpufleet.server.http.openapi import openapi
 from gpufleet.server.http.routing import Route
 from gpufleet.server.http.unread_body import UnreadBodyMiddleware
 from gpufleet.server.metrics import ServerMetrics
-from gpufleet.server.routes.auth import auth_routes
-from gpufleet.server.routes.debug import debug_routes
-from gpufleet.server.routes.docs import docs_routes
-from gpufleet.server.routes.health import health_routes
+from gpufleet.server.routes.platform.auth import auth_routes
+from gpufleet.server.routes.platform.debug import debug_routes
+from gpufleet.server.routes.platform.docs import docs_routes
+from gpufleet.server.routes.platform.health import health_routes
 
 _NOT_COMPRESSED = ("application/gzip", "font/woff2", "image/png", "text/event-stream")
 

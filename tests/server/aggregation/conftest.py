@@ -10,8 +10,8 @@ from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.model.node import FleetNode
 from gpufleet.model.workload import OwnerRef
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.aggregation import aggregation_routes
-from gpufleet.server.routes.report import report_routes
+from gpufleet.server.routes.accounting.aggregation import aggregation_routes
+from gpufleet.server.routes.accounting.report import report_routes
 from gpufleet.store import Store
 
 

@@ -12,8 +12,8 @@ from tests.server.aggregation.test_aggregation import START
 
 from gpufleet.focus.columns import NAMES
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.focus import focus_routes
-from gpufleet.server.routes.report import report_routes
+from gpufleet.server.routes.accounting.focus import focus_routes
+from gpufleet.server.routes.accounting.report import report_routes
 from gpufleet.store import Store
 
 MONTH = f"{START:%Y-%m}"

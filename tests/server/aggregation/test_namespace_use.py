@@ -11,8 +11,8 @@ from tests.server.aggregation.test_aggregation import START, get
 from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.scheduler.queues.use_reader import parse
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.namespace_use import namespace_use_routes
-from gpufleet.server.routes.report import report_routes
+from gpufleet.server.routes.accounting.namespace_use import namespace_use_routes
+from gpufleet.server.routes.accounting.report import report_routes
 from gpufleet.store import Store
 
 LATER = HOUR + 7300.0

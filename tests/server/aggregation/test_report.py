@@ -18,9 +18,9 @@ from gpufleet.model.node import FleetNode
 from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.aggregation import aggregation_routes
-from gpufleet.server.routes.report import report_routes
-from gpufleet.server.routes.report_page import render_report
+from gpufleet.server.routes.accounting.aggregation import aggregation_routes
+from gpufleet.server.routes.accounting.report import report_routes
+from gpufleet.server.routes.accounting.report_page import render_report
 from gpufleet.store import Store
 
 MONTH, DAY = f"{START:%Y-%m}", f"{START:%Y-%m-%d}"

@@ -21,15 +21,15 @@ from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.routing import Route
 from gpufleet.server.http.server import Server
-from gpufleet.server.routes.aggregation import aggregation_routes
-from gpufleet.server.routes.clusters import cluster_routes
-from gpufleet.server.routes.events import event_routes
-from gpufleet.server.routes.gpus import gpu_routes
-from gpufleet.server.routes.nodes import node_routes
-from gpufleet.server.routes.report import report_routes
-from gpufleet.server.routes.training import training_routes
-from gpufleet.server.routes.workload_metrics import workload_metric_routes
-from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.routes.accounting.aggregation import aggregation_routes
+from gpufleet.server.routes.accounting.report import report_routes
+from gpufleet.server.routes.live.clusters import cluster_routes
+from gpufleet.server.routes.live.events import event_routes
+from gpufleet.server.routes.live.gpus import gpu_routes
+from gpufleet.server.routes.live.nodes import node_routes
+from gpufleet.server.routes.live.training import training_routes
+from gpufleet.server.routes.live.workload_metrics import workload_metric_routes
+from gpufleet.server.routes.live.workloads import workload_routes
 from gpufleet.store import Store, open_store
 from gpufleet.store.postgres.data_directory import DataDirectory as Postgres
 from gpufleet.store.training import TrainingStore

@@ -24,7 +24,7 @@ from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.openapi import openapi
 from gpufleet.server.http.routing import get
 from gpufleet.server.metrics import ServerMetrics
-from gpufleet.server.routes.health import health_routes
+from gpufleet.server.routes.platform.health import health_routes
 
 load_all_checks()
 _CHECKS = [

@@ -17,15 +17,15 @@ from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle
-from gpufleet.server.routes.clusters import cluster_routes
-from gpufleet.server.routes.events import event_routes
-from gpufleet.server.routes.gpu_list import gpu_list_routes
-from gpufleet.server.routes.gpu_map import gpu_map_routes
-from gpufleet.server.routes.gpus import gpu_routes
-from gpufleet.server.routes.nodes import node_routes
-from gpufleet.server.routes.training import training_routes
-from gpufleet.server.routes.workload_metrics import workload_metric_routes
-from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.routes.live.clusters import cluster_routes
+from gpufleet.server.routes.live.events import event_routes
+from gpufleet.server.routes.live.gpu_list import gpu_list_routes
+from gpufleet.server.routes.live.gpu_map import gpu_map_routes
+from gpufleet.server.routes.live.gpus import gpu_routes
+from gpufleet.server.routes.live.nodes import node_routes
+from gpufleet.server.routes.live.training import training_routes
+from gpufleet.server.routes.live.workload_metrics import workload_metric_routes
+from gpufleet.server.routes.live.workloads import workload_routes
 from gpufleet.store import Store
 
 NOW = 1_800_000_000.0

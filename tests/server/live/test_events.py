@@ -8,7 +8,7 @@ import msgspec
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.model.node import FleetNode
 from gpufleet.server.health import Lifecycle
-from gpufleet.server.routes.events import QUEUE_SIZE, _events
+from gpufleet.server.routes.live.events import QUEUE_SIZE, _events
 
 
 async def test_a_client_gets_changes_and_heartbeats(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.workload import FleetPod, Status
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.gpu_map import gpu_map_routes
+from gpufleet.server.routes.live.gpu_map import gpu_map_routes
 
 
 @pytest.fixture

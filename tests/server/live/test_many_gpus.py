@@ -15,7 +15,7 @@ from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
 from gpufleet.model.workload import FleetPod, Status
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.gpus import FEW_ROWS, gpu_routes
+from gpufleet.server.routes.live.gpus import FEW_ROWS, gpu_routes
 from gpufleet.store import Store
 
 NODES, GPUS, NOW = 320, 8, 1_800_000_000.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpufleet.fleet.lookup import AllocatedGpu
 from gpufleet.model.reading import GpuRef, GpuSeries
-from gpufleet.server.routes.workload_metrics import Series, _points
+from gpufleet.server.routes.live.workload_metrics import Series, _points
 
 GPU = GpuRef("a", 0)
 moments = st.integers(0, 100).map(float)

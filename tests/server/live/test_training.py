@@ -20,8 +20,8 @@ from gpufleet.server.auth.permissions import Permission
 from gpufleet.server.auth.token_review import ReviewedTokens
 from gpufleet.server.auth.tokens import TokenFile, new_token
 from gpufleet.server.auth.workload_tokens import WorkloadTokens, read_key
-from gpufleet.server.routes.training import MAX_ROWS, training_routes
-from gpufleet.server.routes.workload_metrics import workload_metric_routes
+from gpufleet.server.routes.live.training import MAX_ROWS, training_routes
+from gpufleet.server.routes.live.workload_metrics import workload_metric_routes
 from gpufleet.store import Store
 from gpufleet.store.training import MAX_METRICS
 

@@ -17,7 +17,7 @@ from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.answers import Answer
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import get
-from gpufleet.server.routes.events import QUEUE_SIZE, _events
+from gpufleet.server.routes.live.events import QUEUE_SIZE, _events
 
 
 async def data(http: httpx.AsyncClient, path: str, caller: str = "mine") -> Any:

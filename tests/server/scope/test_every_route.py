@@ -14,7 +14,7 @@ from gpufleet.runtime.settings import StoreSettings, load_settings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.oidc.sign_in import SignIn
 from gpufleet.server.http.routing import Route
-from gpufleet.server.routes.auth import auth_routes
+from gpufleet.server.routes.platform.auth import auth_routes
 from gpufleet.server.wiring.assemble import open_components
 
 HOURS = f"start_time={datetime.fromtimestamp(HOUR, UTC):%Y-%m-%dT%H:%M:%SZ}&end_time=2030-01-01T00:00:00Z"

@@ -1,1 +1,1 @@
-"""The routes of the REST API, one module per group of paths."""
+"""The routes of the REST API: a package per subject, a module per group of paths."""

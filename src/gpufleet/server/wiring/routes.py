@@ -26,26 +26,26 @@ from gpufleet.server.claim_view import ClaimView, WatchedState
 from gpufleet.server.dashboard import dashboard_routes
 from gpufleet.server.fleet_metrics import FleetMetrics
 from gpufleet.server.http.answers import Prepared
-from gpufleet.server.routes.aggregation import aggregation_routes
-from gpufleet.server.routes.claims import claim_routes
-from gpufleet.server.routes.clusters import cluster_routes
-from gpufleet.server.routes.events import event_routes
-from gpufleet.server.routes.faults import fault_routes
-from gpufleet.server.routes.focus import focus_routes
-from gpufleet.server.routes.forecast import forecast_routes
-from gpufleet.server.routes.gpu_list import gpu_list_routes
-from gpufleet.server.routes.gpu_map import PreparedMaps, gpu_map_routes
-from gpufleet.server.routes.gpus import PreparedMetrics, gpu_routes
-from gpufleet.server.routes.namespace_use import namespace_use_routes
-from gpufleet.server.routes.nodes import node_routes
-from gpufleet.server.routes.occupancy import occupancy_routes
-from gpufleet.server.routes.queues import queue_routes
-from gpufleet.server.routes.report import report_routes
-from gpufleet.server.routes.stragglers import straggler_routes
-from gpufleet.server.routes.training import training_routes
-from gpufleet.server.routes.waiting import waiting_routes
-from gpufleet.server.routes.workload_metrics import workload_metric_routes
-from gpufleet.server.routes.workloads import workload_routes
+from gpufleet.server.routes.accounting.aggregation import aggregation_routes
+from gpufleet.server.routes.accounting.focus import focus_routes
+from gpufleet.server.routes.accounting.forecast import forecast_routes
+from gpufleet.server.routes.accounting.namespace_use import namespace_use_routes
+from gpufleet.server.routes.accounting.report import report_routes
+from gpufleet.server.routes.live.clusters import cluster_routes
+from gpufleet.server.routes.live.events import event_routes
+from gpufleet.server.routes.live.gpu_list import gpu_list_routes
+from gpufleet.server.routes.live.gpu_map import PreparedMaps, gpu_map_routes
+from gpufleet.server.routes.live.gpus import PreparedMetrics, gpu_routes
+from gpufleet.server.routes.live.nodes import node_routes
+from gpufleet.server.routes.live.occupancy import occupancy_routes
+from gpufleet.server.routes.live.stragglers import straggler_routes
+from gpufleet.server.routes.live.training import training_routes
+from gpufleet.server.routes.live.workload_metrics import workload_metric_routes
+from gpufleet.server.routes.live.workloads import workload_routes
+from gpufleet.server.routes.scheduling.claims import claim_routes
+from gpufleet.server.routes.scheduling.faults import fault_routes
+from gpufleet.server.routes.scheduling.queues import queue_routes
+from gpufleet.server.routes.scheduling.waiting import waiting_routes
 from gpufleet.server.start_times import StartTimes
 from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components

@@ -10,9 +10,9 @@ from gpufleet.fleet.clusters import Clusters
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.periods import AllocationPeriod
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.nodes import find_node
+from gpufleet.server.routes.live.nodes import find_node
+from gpufleet.server.routes.live.workload_metrics import Seconds
 from gpufleet.server.routes.params import ClusterParams
-from gpufleet.server.routes.workload_metrics import Seconds
 from gpufleet.store.periods import PeriodStore
 
 MAX_DAYS = 92

@@ -36,5 +36,5 @@ def _static(path: str, content: Raw) -> Route:
 
 
 def _file(name: str, media_type: str) -> Raw:
-    body = (files("gpufleet.server.routes") / "static" / name).read_bytes()
+    body = (files("gpufleet.server.routes.platform") / "static" / name).read_bytes()
     return Raw(body, media_type, headers=_SECURITY)

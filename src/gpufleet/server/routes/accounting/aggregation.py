@@ -20,9 +20,15 @@ from gpufleet.model.statistics import (
     WorkloadStatistics,
 )
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.aggregation_examples import CLUSTER, LABEL, NAMESPACE, SNAPSHOT, WORKLOAD
-from gpufleet.server.routes.current_rows import Query, with_current
-from gpufleet.server.routes.limited_rows import limited_rows
+from gpufleet.server.routes.accounting.aggregation_examples import (
+    CLUSTER,
+    LABEL,
+    NAMESPACE,
+    SNAPSHOT,
+    WORKLOAD,
+)
+from gpufleet.server.routes.accounting.current_rows import Query, with_current
+from gpufleet.server.routes.accounting.limited_rows import limited_rows
 from gpufleet.server.routes.params import (
     ClusterParams,
     DimensionKeyParams,

@@ -17,7 +17,7 @@ from gpufleet.scheduler.state.claim_requests import gang_size
 from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, LabelSelector, PageNumber, PageSize
-from gpufleet.server.routes.waiting import StartEstimate, estimate_row
+from gpufleet.server.routes.scheduling.waiting import StartEstimate, estimate_row
 from gpufleet.server.start_times import StartTimes
 
 

@@ -19,8 +19,7 @@ from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.node import FleetGpu
 from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, LabelSelector, Model, PageNumber, PageSize
-from gpufleet.server.routes.workload_metrics import (
+from gpufleet.server.routes.live.workload_metrics import (
     Graph,
     GraphConfig,
     MetricsParams,
@@ -28,6 +27,7 @@ from gpufleet.server.routes.workload_metrics import (
     encode_points,
     held_series,
 )
+from gpufleet.server.routes.params import ClusterParams, LabelSelector, Model, PageNumber, PageSize
 
 _SORT_STATES = ("faulty", "busy", "partial", "idle", "unknown")
 _GRAPHS = (

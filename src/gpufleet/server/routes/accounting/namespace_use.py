@@ -14,7 +14,7 @@ from gpufleet.model.namespaces import Namespaces
 from gpufleet.runtime.settings.prices import Price
 from gpufleet.scheduler.shares.budget import period_at
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.aggregation import PREFIX, CurrencyOf, cluster_name, no_currency
+from gpufleet.server.routes.accounting.aggregation import PREFIX, CurrencyOf, cluster_name, no_currency
 from gpufleet.server.routes.params import ClusterName
 from gpufleet.store import Store
 

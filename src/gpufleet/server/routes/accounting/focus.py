@@ -14,7 +14,7 @@ from gpufleet.focus.columns import VERSION
 from gpufleet.focus.rows import ChargeDay, check_currency, focus_rows
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.aggregation import PREFIX, CurrencyOf, cluster_name, no_currency
+from gpufleet.server.routes.accounting.aggregation import PREFIX, CurrencyOf, cluster_name, no_currency
 from gpufleet.server.routes.params import ClusterName
 from gpufleet.store import Store
 

@@ -20,7 +20,7 @@ from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.metrics import ServerMetrics
-from gpufleet.server.routes.profile import profile
+from gpufleet.server.routes.platform.profile import profile
 
 
 class ProfileParams(msgspec.Struct):

@@ -29,7 +29,7 @@ from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.csv import as_csv, wants_csv
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.aggregation import (
+from gpufleet.server.routes.accounting.aggregation import (
     DAY,
     DEFAULT_PAGE_SIZE,
     PREFIX,
@@ -39,8 +39,8 @@ from gpufleet.server.routes.aggregation import (
     no_currency,
     page_of,
 )
+from gpufleet.server.routes.accounting.report_page import render_report
 from gpufleet.server.routes.params import ClusterName, PageNumber, PageSize, TimeRangeParams
-from gpufleet.server.routes.report_page import render_report
 from gpufleet.store import Store
 
 WASTE_DAYS = 7

@@ -11,8 +11,8 @@ from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.gpu_map import gpu_marks
-from gpufleet.server.routes.nodes import GpuHolder, NodeGpu, node_gpu
+from gpufleet.server.routes.live.gpu_map import gpu_marks
+from gpufleet.server.routes.live.nodes import GpuHolder, NodeGpu, node_gpu
 from gpufleet.server.routes.params import ClusterParams, LabelSelector, Model, PageNumber, PageSize
 
 State = Literal["free", "held", "unhealthy", "cordoned", "unknown", "draining", "perhaps-held"]

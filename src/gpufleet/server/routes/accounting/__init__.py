@@ -1,0 +1,1 @@
+"""Routes over stored hours: statistics, reports, exports and forecasts."""

@@ -1,0 +1,1 @@
+"""Routes over the live fleet: clusters, nodes, GPUs, workloads, their metrics and changes."""

@@ -1,0 +1,1 @@
+"""Routes of the server itself: login, health, API documentation, debugging."""

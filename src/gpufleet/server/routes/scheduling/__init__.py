@@ -1,0 +1,1 @@
+"""Routes about claims, queues and repairs of a Kubernetes cluster."""
