@@ -152,7 +152,7 @@ def test_an_api_comes_from_the_settings_the_pod_or_kubectls_config(tmp_path: Pat
     assert has_kubernetes(nothing, {"HOME": str(tmp_path)})
 
 
-STORED = ("/api/v1/gpu-aggregation/", "/api/v1/report")
+STORED = ("/api/v1/gpu-aggregation/", "/api/v1/report", "/api/forecast")
 """Routes that read what was recorded: it is there, whether or not the cluster can be reached now."""
 
 

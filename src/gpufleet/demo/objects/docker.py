@@ -90,6 +90,7 @@ def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[All
         held=position.gpus,
         labels=_labels(run),
         annotations={"docker/image": run.project.image},
+        created=run.created,
         start=run.bound,
         end=run.ended if run.ended <= end else 0.0,
     )

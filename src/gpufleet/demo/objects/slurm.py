@@ -75,6 +75,7 @@ def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[All
                 "slurm/qos": "normal",
             },
             annotations={"slurm/job-id": str(run.job_id), "slurm/state": state},
+            created=run.created,
             start=run.bound,
             end=run.ended if run.ended <= end else 0.0,
         )

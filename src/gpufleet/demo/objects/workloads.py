@@ -70,6 +70,7 @@ def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[All
             held=pod.position.gpus,
             labels=run_labels(run),
             annotations=pod_annotations(run, pod, hardware),
+            created=run.created,
             start=run.bound,
             end=run.ended if run.ended <= end else 0.0,
         )

@@ -58,9 +58,9 @@ def occupancy_routes(clusters: Clusters, periods: PeriodStore[AllocationPeriod])
     @get("/api/nodes/{name:str}/occupancy", scope="filtered", example=_EXAMPLE)
     async def node_occupancy(name: str, query: OccupancyParams, namespaces: Namespaces) -> Occupancy:
         """Which workload held which GPUs of a node in a time range, from the periods that hours are billed by."""
+        cluster = clusters.synced(query.cluster)
         if not query.start < query.end <= query.start + MAX_DAYS * 86_400:
             raise InvalidRequest(f"end must be after start, and at most {MAX_DAYS} days later")
-        cluster = clusters.synced(query.cluster)
         view = find_node(cluster, name)
         found = await periods.of_node(cluster.name, name, query.start, query.end, MAX_PERIODS + 1)
         kept = sorted(found[:MAX_PERIODS], key=lambda period: (period.start, period.pod_uid))
