@@ -4,10 +4,12 @@ import { live, useLive } from "./api/events";
 import type { ClusterNames, Health } from "./api/types";
 import icon from "./icon.svg";
 import { Account, LimitedView, Login } from "./login";
+import { HealthPage } from "./pages/health";
 import { NodePage } from "./pages/node";
 import { NodesPage } from "./pages/nodes";
 import { OverviewPage } from "./pages/overview";
 import { Palette } from "./pages/palette";
+import { QueuePage } from "./pages/queue";
 import { SchedulingPage } from "./pages/scheduling";
 import { UsagePage } from "./pages/usage";
 import { WorkloadPage } from "./pages/workload";
@@ -25,8 +27,10 @@ const PAGES: [string, string, IconName][] = [
   ["", "Overview", "overview"],
   ["nodes", "Nodes", "nodes"],
   ["workloads", "Workloads", "workloads"],
-  ["usage", "Usage", "usage"],
+  ["queue", "Queue", "clock"],
   ["scheduling", "Scheduling", "scheduling"],
+  ["health", "Health", "alert"],
+  ["usage", "Usage", "usage"],
 ];
 
 export function App() {
@@ -91,6 +95,8 @@ function Page(props: { route: Route }) {
     );
   }
   if (place === "usage") return <UsagePage query={props.route.query} />;
+  if (place === "queue") return <QueuePage query={props.route.query} />;
+  if (place === "health") return <HealthPage query={props.route.query} />;
   if (place === "scheduling") return <SchedulingPage query={props.route.query} />;
   return (
     <Empty title="Page not found">
@@ -108,8 +114,8 @@ function Sidebar(props: { route: Route; onSearch: () => void }) {
         <img src={icon} alt="" /> gpufleet
       </a>
       <ClusterSwitch route={props.route} />
-      <button class="button ghost side-search" onClick={props.onSearch}>
-        <Icon name="search" /> Search <kbd aria-hidden="true">Ctrl K</kbd>
+      <button class="button ghost side-search" aria-label="Search" onClick={props.onSearch}>
+        <Icon name="search" /> <span>Search</span> <kbd aria-hidden="true">Ctrl K</kbd>
       </button>
       <nav aria-label="Pages">
         <ul>

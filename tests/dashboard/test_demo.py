@@ -35,7 +35,9 @@ def test_every_page_shows_its_sections_with_data(demo: Demo, page: Page) -> None
         "workloads": ["Workloads"],
         f"workloads/{workload}": ["GPUs over time", "Training", "Hierarchy", "Pods"],
         "usage": ["Allocated GPUs", "GPU hours by namespace", "Idle while allocated"],
+        "queue": ["In order", "GpuQueues"],
         "scheduling": ["Would it fit now?", "Claims", "Gangs", "Leases"],
+        "health": ["Findings", "Repairs"],
     }
     for path, headings in expected.items():
         open_page(demo, page, path)
@@ -196,15 +198,24 @@ def test_pending_claims_are_explained_and_gangs_are_counted(demo: Demo, page: Pa
     )
 
 
+def test_the_queue_shows_in_which_order_and_when_claims_are_expected_to_start(demo: Demo, page: Page) -> None:
+    claim = demo.get("api/claims?phase=Pending")["data"][0]
+    open_page(demo, page, f"scheduling?claim={claim['namespace']}/{claim['name']}")
+    expect(page.get_by_text(re.compile(r"Position \d+ in the queue"))).to_be_visible()
+    open_page(demo, page, "queue")
+    expect(page.get_by_role("region", name="Waiting units").locator("tbody tr").first).to_be_visible()
+
+
 def test_a_waiting_workload_shows_its_request_and_no_running_time(demo: Demo, page: Page) -> None:
-    waiting = [row for row in demo.get("api/workloads?status=Pending")["data"] if row["waitingReason"]]
+    pending = demo.get("api/workloads?status=Pending")["data"]
+    waiting = next(row for row in pending if row["waitingReason"] and row["source"] == "k8s")
     model = demo.get("api/workloadMetadata")["models"][0]
     open_page(demo, page, "workloads?status=Pending")
-    row = page.locator("tbody tr", has_text=waiting[0]["name"]).first
-    expect(row).to_contain_text(f"{waiting[0]['gpuRequested']}requested")
-    expect(row).to_contain_text(waiting[0]["waitingReason"][:30])
+    row = page.locator(f"tbody tr:has(a[href='#/workloads/{waiting['uid']}'])")
+    expect(row).to_contain_text(f"{waiting['gpuRequested']}requested")
+    expect(row).to_contain_text(waiting["waitingReason"][:30])
     expect(row).to_contain_text("waiting for")
-    open_page(demo, page, f"workloads/{waiting[0]['uid']}")
+    open_page(demo, page, f"workloads/{waiting['uid']}")
     expect(page.get_by_text("Waiting for", exact=True)).to_be_visible()
     expect(page.get_by_text("Running for")).to_have_count(0)
     expect(page.get_by_role("heading", name="Why it waits")).to_be_visible()
@@ -214,7 +225,7 @@ def test_a_waiting_workload_shows_its_request_and_no_running_time(demo: Demo, pa
     expect(page.locator("tbody tr")).to_have_count(min(25, total))
 
 
-@pytest.mark.parametrize("path", ["usage?by=workload", "scheduling"])
+@pytest.mark.parametrize("path", ["usage?by=workload", "scheduling", "queue", "health"])
 def test_axe_finds_no_serious_violation_in_full_tables(demo: Demo, page: Page, path: str) -> None:
     open_page(demo, page, path)
     expect(page.locator("tbody tr").first).to_be_visible()

@@ -151,13 +151,13 @@ def test_scheduling_shows_how_many_nodes_fit_a_request(site: Site, page: Page) -
     expect(page.locator(".verdict")).to_contain_text("no node has 9 together")
 
 
-@pytest.mark.parametrize("path", ["usage", "scheduling"])
+@pytest.mark.parametrize("path", ["usage", "scheduling", "queue", "health"])
 def test_a_page_whose_routes_are_missing_explains_why(site: Site, page: Page, path: str) -> None:
     page.goto(f"{site.address}#/{path}")
     text = (
         "This server has no hourly statistics"
         if path == "usage"
-        else "This server has no Kubernetes cluster with claims"
+        else "This server has no Kubernetes cluster with"
     )
     expect(page.get_by_text(text).first).to_be_visible()
 

@@ -53,7 +53,7 @@ async def api(source: KubernetesSource) -> AsyncIterator[httpx.AsyncClient]:
         )
         view = ClaimView(WatchedState(source).read)
 
-        async def periods(start: float, end: float) -> list[AllocationPeriod]:
+        async def periods(start: float, end: float, limit: int) -> list[AllocationPeriod]:
             return []
 
         starts = {"default": StartTimes(view.ledger, periods)}

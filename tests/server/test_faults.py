@@ -13,12 +13,12 @@ from gpufleet.fleet.clusters import Clusters
 from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import GPU_NODE_STATUSES, GPU_REPAIRS
-from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
 from gpufleet.kubernetes.crds.gpu_repair import Episode, GpuRepair, RepairSpec, RepairStatus
 from gpufleet.kubernetes.objects import ObjectMeta
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
-from gpufleet.server.routes.scheduling.faults import fault_routes
+from gpufleet.server.routes.scheduling.faults import fault_routes, finding_rows
 
 __all__ = ["cluster"]
 OPENED, CLOSED = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -95,3 +95,12 @@ async def test_costs_are_summed_by_cause_node_and_model(faulty: Cluster) -> None
     assert costs["byCause"] == {"ecc": 4.0, "xid-79": 0.0}
     assert costs["byModel"] == {"H100": 4.0}
     assert (costs["meanHoursToRepair"], costs["meanHoursBetweenFailures"]) == (2.0, 2.0)
+
+
+def test_unhealthy_gpus_of_an_older_agent_are_findings() -> None:
+    devices = (DeviceStatus(0, health="Healthy"), DeviceStatus(3, health="Unhealthy", health_reason="XID 79"))
+    report = GpuNodeStatus(
+        metadata=ObjectMeta(name="old"), spec=NodeGpusSpec("old"), status=NodeGpus(devices, 2)
+    )
+    (row,) = finding_rows([report])
+    assert (row.node, row.gpu, row.severity, row.message) == ("old", 3, "Unhealthy", "XID 79")

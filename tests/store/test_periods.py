@@ -153,3 +153,22 @@ async def test_upgrading_repairs_a_database_with_periods_that_count_twice(empty_
         assert await capacity(store) == [replace(NODE, end=8000.0), replace(NODE, start=8000.0)]
         states = await store.hours.states("prod", 0)
         assert [hour for hour, state in states.items() if state.stale] == [2, 3, 4]
+
+
+async def test_the_latest_periods_are_the_open_ones_and_those_that_ended_last(store: Store) -> None:
+    for number, end in enumerate((1100.0, 1300.0, 0.0, 1200.0)):
+        await save(store, replace(SEEN, pod_uid=f"pod-{number}", end=end))
+    found = await store.allocation_periods.latest("prod", 0.0, 10_000.0, 3)
+    assert [period.end for period in found] == [0.0, 1300.0, 1200.0]
+    assert await store.allocation_periods.latest("prod", 2000.0, 3000.0, 3) == [
+        replace(SEEN, pod_uid="pod-2")
+    ]
+
+
+async def test_the_periods_of_a_node_are_those_that_overlap(store: Store) -> None:
+    await save(store, replace(SEEN, end=1500.0))
+    await save(store, replace(SEEN, pod_uid="elsewhere", node="n2"))
+    periods = store.allocation_periods
+    assert await periods.of_node("prod", "n1", 1400.0, 2000.0, 5) == [replace(SEEN, end=1500.0)]
+    assert await periods.of_node("prod", "n1", 1500.0, 2000.0, 5) == []
+    assert await periods.of_node("unknown", "n1", 0.0, 2000.0, 5) == []

@@ -1481,6 +1481,8 @@ export interface components {
             waitingReason: string;
             /** @default null */
             queue: components["schemas"]["WorkloadQueue"] | null;
+            /** @default [] */
+            claims: string[];
         };
         /**
          * WorkloadPod
@@ -4186,7 +4188,8 @@ export interface operations {
                      *         "gpuRequested": 8,
                      *         "gpuModelRequested": "",
                      *         "waitingReason": "",
-                     *         "queue": null
+                     *         "queue": null,
+                     *         "claims": []
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
@@ -5670,7 +5673,8 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "success": true,
+                     *       "code": 0,
+                     *       "message": "success",
                      *       "data": {
                      *         "data": [
                      *           {
@@ -5686,16 +5690,16 @@ export interface operations {
                      *         ],
                      *         "total": 1
                      *       },
-                     *       "message": null,
-                     *       "error": null
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
                      */
                     "application/json": {
                         /** @constant */
-                        success: true;
+                        code: 0;
+                        message: string;
                         data: components["schemas"]["FindingPage"];
-                        message: string | null;
-                        error: null;
+                        /** @description The request's trace id. */
+                        traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
                         scope?: {
                             namespaces: string[];
@@ -5710,14 +5714,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
         };
     };
     read_costs: {
@@ -5748,7 +5752,8 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "success": true,
+                     *       "code": 0,
+                     *       "message": "success",
                      *       "data": {
                      *         "start": 1767225600,
                      *         "end": 1767312000,
@@ -5767,16 +5772,16 @@ export interface operations {
                      *           "NVIDIA_H200": 1.5
                      *         }
                      *       },
-                     *       "message": null,
-                     *       "error": null
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
                      */
                     "application/json": {
                         /** @constant */
-                        success: true;
+                        code: 0;
+                        message: string;
                         data: components["schemas"]["Costs"];
-                        message: string | null;
-                        error: null;
+                        /** @description The request's trace id. */
+                        traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
                         scope?: {
                             namespaces: string[];
@@ -5791,14 +5796,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
         };
     };
     list_repairs: {
@@ -5833,7 +5838,8 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "success": true,
+                     *       "code": 0,
+                     *       "message": "success",
                      *       "data": {
                      *         "data": [
                      *           {
@@ -5865,16 +5871,16 @@ export interface operations {
                      *         ],
                      *         "total": 1
                      *       },
-                     *       "message": null,
-                     *       "error": null
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
                      */
                     "application/json": {
                         /** @constant */
-                        success: true;
+                        code: 0;
+                        message: string;
                         data: components["schemas"]["RepairPage"];
-                        message: string | null;
-                        error: null;
+                        /** @description The request's trace id. */
+                        traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
                         scope?: {
                             namespaces: string[];
@@ -5889,14 +5895,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
         };
     };
     list_stragglers: {
@@ -5923,7 +5929,8 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "success": true,
+                     *       "code": 0,
+                     *       "message": "success",
                      *       "data": [
                      *         {
                      *           "workloadUid": "root-uid-123",
@@ -5939,16 +5946,16 @@ export interface operations {
                      *           "since": "2026-01-01T10:00:00Z"
                      *         }
                      *       ],
-                     *       "message": null,
-                     *       "error": null
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
                      */
                     "application/json": {
                         /** @constant */
-                        success: true;
+                        code: 0;
+                        message: string;
                         data: components["schemas"]["StragglerRow"][];
-                        message: string | null;
-                        error: null;
+                        /** @description The request's trace id. */
+                        traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
                         scope?: {
                             namespaces: string[];
@@ -5963,14 +5970,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
         };
     };
     list_claims: {
@@ -6342,7 +6349,8 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "success": true,
+                     *       "code": 0,
+                     *       "message": "success",
                      *       "data": {
                      *         "data": [
                      *           {
@@ -6358,16 +6366,16 @@ export interface operations {
                      *           }
                      *         ]
                      *       },
-                     *       "message": null,
-                     *       "error": null
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
                      */
                     "application/json": {
                         /** @constant */
-                        success: true;
+                        code: 0;
+                        message: string;
                         data: components["schemas"]["QueuePage"];
-                        message: string | null;
-                        error: null;
+                        /** @description The request's trace id. */
+                        traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
                         scope?: {
                             namespaces: string[];
@@ -6382,14 +6390,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
         };
     };
     estimate_start: {
@@ -6423,7 +6431,8 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "success": true,
+                     *       "code": 0,
+                     *       "message": "success",
                      *       "data": {
                      *         "position": 3,
                      *         "waitsFor": "8 free H100 GPUs; 2 ahead of it in the queue",
@@ -6431,16 +6440,16 @@ export interface operations {
                      *         "earliestStart": "2026-01-01T12:05:00Z",
                      *         "latestStart": "2026-01-01T14:30:00Z"
                      *       },
-                     *       "message": null,
-                     *       "error": null
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
                      */
                     "application/json": {
                         /** @constant */
-                        success: true;
+                        code: 0;
+                        message: string;
                         data: components["schemas"]["StartEstimate"];
-                        message: string | null;
-                        error: null;
+                        /** @description The request's trace id. */
+                        traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
                         scope?: {
                             namespaces: string[];
@@ -6455,14 +6464,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
         };
     };
     get_forecast: {
@@ -6495,7 +6504,8 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "success": true,
+                     *       "code": 0,
+                     *       "message": "success",
                      *       "data": {
                      *         "data": [
                      *           {
@@ -6516,16 +6526,16 @@ export interface operations {
                      *           }
                      *         ]
                      *       },
-                     *       "message": null,
-                     *       "error": null
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
                      */
                     "application/json": {
                         /** @constant */
-                        success: true;
+                        code: 0;
+                        message: string;
                         data: components["schemas"]["Forecast"];
-                        message: string | null;
-                        error: null;
+                        /** @description The request's trace id. */
+                        traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
                         scope?: {
                             namespaces: string[];
@@ -6540,14 +6550,14 @@ export interface operations {
                 };
                 content?: never;
             };
-            400: components["responses"]["LiveError"];
-            401: components["responses"]["LiveError"];
-            403: components["responses"]["LiveError"];
-            404: components["responses"]["LiveError"];
-            429: components["responses"]["LiveError"];
-            500: components["responses"]["LiveError"];
-            503: components["responses"]["LiveError"];
-            default: components["responses"]["LiveError"];
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
         };
     };
 }

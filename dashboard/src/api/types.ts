@@ -25,6 +25,12 @@ export type TrainingRow = Schemas["TrainingRow"];
 export type ClaimPage = Schemas["ClaimPage"];
 export type LeasePage = Schemas["LeasePage"];
 export type WhyWaiting = Schemas["WhyWaiting"];
+export type StartEstimate = Schemas["StartEstimate"];
+export type QueuePage = Schemas["QueuePage"];
+export type QueueList = Schemas["QueueList"];
+export type FindingPage = Schemas["FindingPage"];
+export type RepairPage = Schemas["RepairPage"];
+export type FaultCosts = Schemas["Costs"];
 export type Health = Schemas["Health"];
 export type Me = Schemas["Me"];
 /** Rates of the accounting API are 0–100. */

@@ -1,20 +1,32 @@
 // Explain why a claim waits and what would make it fit.
 import type { WhyWaiting, WorkloadDetail } from "../api/types";
 import { useResource } from "../state/resource";
-import { setQuery } from "../state/route";
+import { link, setQuery } from "../state/route";
 import { count } from "../ui/format";
 import { Badge, Card, Loaded } from "../ui/components";
+import { Estimate } from "../ui/estimate";
 
-const CLAIM = "gpu.scheduling/claim";
-
-/** Explain the claim that a workload names; nothing if it names none. */
-export function ClaimOf(props: { workload: WorkloadDetail; cluster: string | undefined }) {
-  const claim = props.workload.annotations[CLAIM] ?? props.workload.labels[CLAIM];
-  if (!claim) return null;
+/** Explain the claim that the pods of a workload name; nothing if they name none. */
+export function ClaimsOf(props: {
+  workload: WorkloadDetail;
+  cluster: string | undefined;
+  waiting: boolean;
+}) {
+  const { claims = [], namespace } = props.workload;
+  const [first] = claims;
+  if (!first) return null;
   return (
     <div class="grid">
-      <Card title="Claim" note={claim}>
-        <Explanation namespace={props.workload.namespace} name={claim} cluster={props.cluster} />
+      <Card
+        title={props.waiting ? "Why it waits" : "Claim"}
+        note={
+          <>
+            <a href={link(["scheduling"], { claim: `${namespace}/${first}` })}>{first}</a>
+            {claims.length > 1 && ` and ${count(claims.length - 1)} more`}
+          </>
+        }
+      >
+        <Explanation namespace={namespace} name={first} cluster={props.cluster} />
       </Card>
     </div>
   );
@@ -50,6 +62,7 @@ export function Explanation(props: {
           <p class="soft">
             <Badge word={explained.waiting ? "Pending" : "Bound"} /> {explained.sentence}
           </p>
+          {explained.estimate && <Estimate estimate={explained.estimate} />}
           {Object.keys(explained.reasons).length > 0 && (
             <div class="reasons">
               {Object.entries(explained.reasons)

@@ -10,7 +10,7 @@ import { Icon } from "../ui/icons";
 import { Badge, Card, Empty, KeyValues, PageHead, Loaded, When, useNow } from "../ui/components";
 import { RangeChoice } from "../ui/range";
 import { useTitle } from "../ui/title";
-import { ClaimOf } from "./claim";
+import { ClaimsOf } from "./claim";
 import { durationLabel, gpusOf, isWaiting, modelsOf } from "./request";
 import { Graphs } from "./graphs";
 
@@ -35,6 +35,7 @@ export function WorkloadPage(props: { uid: string; query: Record<string, string>
 function Detail(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const { workload, query } = props;
   useTitle(workload.name);
+  const waiting = workload.status === "Pending";
   return (
     <>
       <PageHead
@@ -45,7 +46,8 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         }
         sub={`${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.source}`}
       />
-      {workload.waitingReason && (
+      {waiting && <ClaimsOf workload={workload} cluster={query["cluster"]} waiting />}
+      {workload.waitingReason && !(waiting && workload.claims?.length) && (
         <div class="grid">
           <Card title="Why it waits">
             <p class="words">{workload.waitingReason}</p>
@@ -59,7 +61,7 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
       <div class="grid">
         <Training workload={workload} query={query} />
       </div>
-      <ClaimOf workload={workload} cluster={query["cluster"]} />
+      {!waiting && <ClaimsOf workload={workload} cluster={query["cluster"]} waiting={false} />}
       <div class="grid two">
         <Tree workload={workload} query={query} />
         <Pods workload={workload} />

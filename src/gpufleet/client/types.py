@@ -917,6 +917,7 @@ class WorkloadDetail(msgspec.Struct, kw_only=True):
     gpu_model_requested: str = msgspec.field(name="gpuModelRequested", default="")
     waiting_reason: str = msgspec.field(name="waitingReason", default="")
     queue: "WorkloadQueue | None" = None
+    claims: list[str] = msgspec.field(default_factory=list)
 
 
 class WorkloadMetadata(msgspec.Struct, kw_only=True):

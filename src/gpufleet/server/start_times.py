@@ -24,8 +24,11 @@ HISTORY_EVERY_S = 600.0
 
 _SERVICES = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
 
-Periods = Callable[[float, float], Awaitable[Sequence[AllocationPeriod]]]
-"""Returns the allocation periods that overlap with a time span."""
+MAX_RUNS = 20_000
+"""Periods that are read at a time; the latest are enough to know run times."""
+
+Periods = Callable[[float, float, int], Awaitable[Sequence[AllocationPeriod]]]
+"""Returns the latest allocation periods that overlap with a time span, at most a number of them."""
 
 
 class StartTimes:
@@ -78,7 +81,7 @@ class StartTimes:
         if now - since < HISTORY_EVERY_S:
             return
         try:
-            periods = await self._periods(since, now)
+            periods = await self._periods(since, now, MAX_RUNS)
         except NotFound:  # nothing was recorded for this cluster yet
             periods = ()
         learn(self._estimates, periods, since)

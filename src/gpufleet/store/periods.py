@@ -7,6 +7,7 @@ period. A change to an hour that was already rolled up marks the hour stale in t
 up again.
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Generic, TypeVar
 
@@ -46,6 +47,7 @@ class PeriodStore(Generic[Period]):
             " ORDER BY holder, started_at DESC"
         )
         self._overlapping = f"{columns} WHERE cluster = $1 AND ended_at > $2 AND started_at < $3"
+        self._latest = f"{self._overlapping} ORDER BY ended_at DESC LIMIT $4"
         self._of_node = f"{self._overlapping} AND facts->>'node' = $4 ORDER BY started_at DESC LIMIT $5"
         self._delete = f"DELETE FROM {table} WHERE cluster = $1 AND {holder} = $2 AND started_at = $3"  # noqa: S608
         self._of_holders = f"{columns} WHERE cluster = $1 AND {holder} = ANY($2::text[])"
@@ -60,6 +62,13 @@ class PeriodStore(Generic[Period]):
         cluster_id = await self._clusters.id_of(cluster)
         rows = await self._database.fetch(self._overlapping, cluster_id, start, end)
         return [self._period(row) for row in rows]
+
+    async def latest(self, cluster: str, start: float, end: float, limit: int) -> list[Period]:
+        """Return those periods that overlap with `start` to `end` and ended last; open ones come first."""
+        cluster_id = await self._clusters.id_of(cluster)
+        rows = await self._database.fetch(self._latest, cluster_id, start, end, limit)
+        # In a thread, because decoding many periods would delay other requests.
+        return await asyncio.to_thread(lambda: [self._period(row) for row in rows])
 
     async def of_node(self, cluster: str, node: str, start: float, end: float, limit: int) -> list[Period]:
         """Return the newest periods on a node that overlap with `start` to `end`; none without accounting."""

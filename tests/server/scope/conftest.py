@@ -276,9 +276,7 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
     async def claims() -> ClaimState:
         return ClaimState(_ledger(), has_claims=True)
 
-    starts = {
-        "prod": StartTimes(ClaimView(claims).ledger, partial(store.allocation_periods.overlapping, "prod"))
-    }
+    starts = {"prod": StartTimes(ClaimView(claims).ledger, partial(store.allocation_periods.latest, "prod"))}
     return [
         *aggregation_routes(
             store,

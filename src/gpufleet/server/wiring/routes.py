@@ -65,7 +65,7 @@ def add_routes(components: Components) -> None:
     claim_views = {name: ClaimView(WatchedState(source).read) for name, source in sources}
     watches = {cluster.name: StragglerWatch(cluster.fleet) for cluster in clusters}
     start_times = {
-        name: StartTimes(view.ledger, partial(store.allocation_periods.overlapping, name))
+        name: StartTimes(view.ledger, partial(store.allocation_periods.latest, name))
         for name, view in claim_views.items()
     }
     currency = partial(currency_of, components.settings)

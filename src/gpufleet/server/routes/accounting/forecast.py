@@ -18,6 +18,8 @@ from gpufleet.server.routes.params import ClusterParams
 from gpufleet.store.store import Store
 
 HISTORY_DAYS = 35
+MAX_PERIODS = 20_000
+"""Periods that are read; if there are more, the forecast rests on fewer days."""
 _MOST_GROUPS = 50
 
 
@@ -77,10 +79,12 @@ def forecast_routes(store: Store, default: str) -> list[Route]:
         hour = int(now // 3600)
         first = hour - 24 * HISTORY_DAYS
         try:
-            periods = await store.allocation_periods.overlapping(cluster, first * 3600.0, now)
+            periods = await store.allocation_periods.latest(cluster, first * 3600.0, now, MAX_PERIODS)
             capacity = await store.capacity_periods.overlapping(cluster, now - 1, now)
         except NotFound:
             return Forecast([])
+        if len(periods) == MAX_PERIODS:  # all that ended later than the last of them are known
+            first = max(first, int(periods[-1].end // 3600) + 1)
         if namespaces is not None:
             capacity = []  # the demand of some namespaces says nothing about the capacity of all
         visible = [period for period in periods if is_visible(namespaces, period.namespace)]

@@ -131,6 +131,8 @@ class WorkloadDetail(msgspec.Struct, rename="camel"):
     """Why a pending workload waits."""
     queue: WorkloadQueue | None = None
     """Its place in Kueue; null if it is in no queue."""
+    claims: list[str] = []
+    """The GpuClaims that its pods name."""
 
 
 class HierarchyItem(msgspec.Struct, omit_defaults=True):
@@ -254,6 +256,7 @@ def _detail(found: WorkloadRecord) -> WorkloadDetail:
         gpu_model_requested=", ".join(workload.models_requested),
         waiting_reason=workload.waiting_reason,
         queue=_queue(workload.queued),
+        claims=sorted({pod.claim for pod in workload.pods if pod.claim}),
     )
 
 

@@ -4,7 +4,7 @@ Messages may name pods, so callers who are limited to namespaces get none of thi
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Protocol
 
@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from gpufleet.accounting.fault_costs import Fault, FaultCosts, fault_costs
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_node_status import FindingStatus, GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import Episode, GpuRepair
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
@@ -145,7 +145,7 @@ def fault_routes(clusters: Clusters, sources: Mapping[str, FaultSource]) -> list
         source = source_of(query.cluster)
         rows = [
             row
-            for row in (_finding_rows(source.reports()) if source else ())
+            for row in (finding_rows(source.reports()) if source else ())
             if query.node in ("", row.node) and query.severity in ("", row.severity)
         ]
         rows.sort(key=lambda row: (_SEVERITIES.index(row.severity), row.node, row.gpu or 0, row.signal))
@@ -195,7 +195,8 @@ def faults_of(repairs: Iterable[GpuRepair]) -> list[Fault]:
     return found
 
 
-def _finding_rows(reports: Iterable[GpuNodeStatus]) -> list[FindingRow]:
+def finding_rows(reports: Iterable[GpuNodeStatus]) -> list[FindingRow]:
+    """Return the findings of nodes."""
     return [
         FindingRow(
             node=report.metadata.name,
@@ -208,8 +209,17 @@ def _finding_rows(reports: Iterable[GpuNodeStatus]) -> list[FindingRow]:
             since=each.since,
         )
         for report in reports
-        for each in report.status.findings
+        for each in report.status.findings or _findings_of_devices(report)
     ]
+
+
+def _findings_of_devices(report: GpuNodeStatus) -> Iterator[FindingStatus]:
+    """Yield the unhealthy GPUs of an agent that reports no findings: it is older than they are."""
+    for device in report.status.devices:
+        if device.health == "Unhealthy":
+            yield FindingStatus(
+                "health", "Unhealthy", "GPU", device.health_reason, gpu=device.id, since=device.health_since
+            )
 
 
 def _repair_row(repair: GpuRepair) -> RepairRow:

@@ -1,0 +1,182 @@
+// Queue page: what waits for GPUs, in order, when each unit is expected to start, and the GpuQueues.
+import type { QueueList, QueuePage as Units } from "../api/types";
+import { useResource } from "../state/resource";
+import { useSession } from "../state/session";
+import { NONE, count, decimal, moment, percent, span } from "../ui/format";
+import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
+
+const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
+const MOST_UNITS = 200;
+
+export function QueuePage(props: { query: Record<string, string> }) {
+  const { cluster } = props.query;
+  const units = useResource<Units>(
+    "api/queue",
+    { cluster },
+    { every: 30_000, on: ["claim", "workload"] },
+  );
+  const queues = useResource<QueueList>("api/queues", { cluster }, { every: 30_000 });
+  const waiting = units.data?.data.length;
+  return (
+    <>
+      <PageHead
+        title="Queue"
+        sub={
+          waiting === undefined
+            ? " "
+            : `${count(waiting)} ${waiting === 1 ? "unit waits" : "units wait"} for GPUs; a unit is a pod or a gang`
+        }
+      />
+      <div class="grid">
+        <Card title="In order" note="expected starts with 90% intervals" flush>
+          <Loaded of={units} missing={UNAVAILABLE} lines={6}>
+            {(data) =>
+              data.data.length ? (
+                <UnitTable units={data.data} />
+              ) : (
+                <Empty title="Nothing waits">Every pod that requests GPUs has them.</Empty>
+              )
+            }
+          </Loaded>
+        </Card>
+      </div>
+      <div class="grid">
+        <Card title="GpuQueues" note="guarantees, shares and budgets" flush>
+          <Loaded of={queues} missing={UNAVAILABLE}>
+            {(data) =>
+              data.data.length ? (
+                <QueueTable queues={data.data} />
+              ) : (
+                <Empty title="No GpuQueues">
+                  All namespaces share one queue. GpuQueues give teams guarantees, shares and
+                  budgets.
+                </Empty>
+              )
+            }
+          </Loaded>
+        </Card>
+      </div>
+    </>
+  );
+}
+
+type Unit = Units["data"][number];
+
+function UnitTable(props: { units: Unit[] }) {
+  const now = useNow(30_000);
+  const { zone } = useSession();
+  const shown = props.units.slice(0, MOST_UNITS);
+  const ends = shown.map((unit) => Date.parse(unit.estimate.latestStart ?? "") || now);
+  const last = Math.max(now + 3_600_000, ...ends);
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Waiting units">
+      <table>
+        <thead>
+          <tr>
+            <th class="right">Position</th>
+            <th>Unit</th>
+            <th>Waits for</th>
+            <th>Expected start</th>
+            <th class="timeline-head">
+              <span>now</span>
+              <span>{moment(last, zone)}</span>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {shown.map((unit) => (
+            <tr key={unit.name}>
+              <td class="right">{unit.estimate.position}</td>
+              <td class="name">
+                {unit.name.replace(`${unit.namespace}/`, "")}
+                <div class="muted small">{unit.namespace}</div>
+              </td>
+              <td class="words">{unit.estimate.waitsFor}</td>
+              <td>
+                {unit.estimate.expectedStart
+                  ? `in ${span(Math.max(0, (Date.parse(unit.estimate.expectedStart) - now) / 1000))}`
+                  : NONE}
+              </td>
+              <td class="timeline">
+                <Interval unit={unit} now={now} last={last} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {props.units.length > shown.length && (
+        <p class="muted small">and {count(props.units.length - shown.length)} more</p>
+      )}
+    </div>
+  );
+}
+
+/** The interval of a start on a time line, with a mark at the expected time. */
+function Interval(props: { unit: Unit; now: number; last: number }) {
+  const { earliestStart, latestStart, expectedStart } = props.unit.estimate;
+  if (!earliestStart || !latestStart || !expectedStart)
+    return <span class="muted small">not known</span>;
+  const share = (text: string) =>
+    Math.min(1, Math.max(0, (Date.parse(text) - props.now) / (props.last - props.now)));
+  const [from, to, at] = [share(earliestStart), share(latestStart), share(expectedStart)];
+  return (
+    <span class="interval" aria-hidden="true">
+      <span
+        style={{ left: `${from * 100}%`, width: `max(3px, ${(to - from) * 100}%)` }}
+        class="interval-bar"
+      />
+      <span style={{ left: `${at * 100}%` }} class="interval-mark" />
+    </span>
+  );
+}
+
+function QueueTable(props: { queues: QueueList["data"] }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="GpuQueues">
+      <table>
+        <thead>
+          <tr>
+            <th>Queue</th>
+            <th class="right">Used</th>
+            <th class="right">Guaranteed</th>
+            <th class="right">Borrowed</th>
+            <th class="right">Limit</th>
+            <th class="right">Pending</th>
+            <th class="right">Weight</th>
+            <th class="right">Share of recent use</th>
+            <th>Budget</th>
+            <th>State</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.queues.map((queue) => (
+            <tr key={queue.name}>
+              <td class="name">
+                {queue.name}
+                <div class="muted small">{queue.namespaces.join(", ") || queue.parent}</div>
+              </td>
+              <td class="right">{decimal(queue.used)}</td>
+              <td class="right">{count(queue.guaranteed)}</td>
+              <td class="right">{decimal(queue.borrowed)}</td>
+              <td class="right">{queue.limit == null ? NONE : count(queue.limit)}</td>
+              <td class="right">{decimal(queue.pending)}</td>
+              <td class="right">{count(queue.weight)}</td>
+              <td class="right">{percent(queue.share)}</td>
+              <td>{queue.budget ? `${queue.budget.percent}% of ${queue.budget.period}` : NONE}</td>
+              <td class="words">
+                {queue.conditions
+                  .filter((condition) => condition.status === "False")
+                  .map((condition) => (
+                    <div key={condition.type}>
+                      <Badge word={condition.reason} tone="warn" />{" "}
+                      <span class="muted small">{condition.message}</span>
+                    </div>
+                  ))}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
