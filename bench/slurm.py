@@ -13,7 +13,7 @@ from typing import Any
 from bench.result import Result
 from gpufleet.fleet.state import Fleet
 from gpufleet.runtime.settings import SlurmSettings
-from gpufleet.sources.slurm import SlurmSource
+from gpufleet.sources.slurm.source import SlurmSource
 from gpufleet.sources.slurm.wire import AccountingRecord, JobRecord, NodeRecord, read_jobs, read_nodes
 
 NODES, JOBS = 3000, 20_000

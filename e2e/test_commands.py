@@ -117,7 +117,11 @@ def test_commands_for_the_demo_work_as_written(
         assert_success(document)
     for line in block.commands:
         if "> " in line:
-            assert_success(json.loads((folder / line.rpartition("> ")[2]).read_text()))
+            written = (folder / line.rpartition("> ")[2]).read_text()
+            if line.endswith(".csv"):
+                assert len(written.splitlines()) > 1
+            else:
+                assert_success(json.loads(written))
     observations.add(
         f"docs/{block.page}, block {block.number}", f"{len(block.commands)} commands, {len(found)} responses"
     )

@@ -103,9 +103,13 @@ def test_a_guarantee_is_lent_and_reclaimed_with_whole_gangs(owner: Gangs, guest:
     assert len(owner.running(*members)) == 2
     assert all(guest.leaves(name) for name in borrowers), "a gang leaves as a whole"
     assert not guest.leaves("inside"), "work inside its own guarantee stays"
-    events = cluster.kubectl("get", "events", "-o", "json", namespace=guest.namespace)
-    notes = [each.get("message", "") for each in json.loads(events)["items"]]
-    assert any("guaranteed to queue owner" in note for note in notes)
+
+    def explained() -> bool:
+        events = cluster.kubectl("get", "events", "-o", "json", namespace=guest.namespace)
+        notes = [each.get("message", "") for each in json.loads(events)["items"]]
+        return any("guaranteed to queue owner" in note for note in notes)
+
+    cluster.wait_for("an event that names the queue", explained, timeout=30)
     owner.check_no_gpu_is_allocated_twice()
 
 

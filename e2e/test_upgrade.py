@@ -103,6 +103,7 @@ def test_an_upgrade_keeps_running_pods_and_an_uninstall_leaves_the_documented_ob
 DOCUMENTED = {
     "CustomResourceDefinition/gpuclaims.gpu.scheduling",
     "CustomResourceDefinition/gpunodestatuses.gpu.scheduling",
+    "CustomResourceDefinition/gpuqueues.gpu.scheduling",
     "CustomResourceDefinition/gpurepairs.gpu.scheduling",
     "GpuNodeStatus/node-a",
     "Secret/gpu-scheduler-scheduler-tls",

@@ -13,12 +13,20 @@ from tests.shim.nvml import NvmlShim, meshed, sliced, switched, uuid
 from tests.waiting import wait_until
 
 from gpufleet.agent.agent import Agent
-from gpufleet.agent.status_publisher import BURST, MANAGER, REFILL, URGENT, StatusPublisher
+from gpufleet.agent.status_publisher import (
+    BURST,
+    MANAGER,
+    REFILL,
+    URGENT,
+    StatusPublisher,
+    declared_fields,
+    undeclared_fields,
+)
 from gpufleet.kubernetes import GPU_NODE_STATUSES, LEASES, NODES, Timing
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM
 from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import ObjectNotFound
-from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus
 from gpufleet.kubernetes.leases import lease_name
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
 from gpufleet.model.node import Health
@@ -517,3 +525,19 @@ async def test_changes_of_pods_do_not_delay_the_news_of_a_fault(cluster: Cluster
     assert slept == []
     await publisher._take_token(urgent=False)
     assert slept == [REFILL]
+
+
+def test_fields_that_an_older_crd_does_not_declare_are_left_out() -> None:
+    error = (
+        "failed to create typed patch object (/node-a; gpu.scheduling/v1, Kind=GpuNodeStatus): errors:\n"
+        "  .status.devices[id=0].nvlinks: field not declared in schema\n"
+        "  .status.devices[id=1].nvlinks: field not declared in schema\n"
+        "  .status.kernelLog: field not declared in schema\n"
+    )
+    assert undeclared_fields(error) == {"nvlinks", "kernelLog"}
+    assert undeclared_fields("the server is busy") == frozenset()
+    status = NodeGpus((DeviceStatus(0, health="Healthy", island="i0"),), 1)
+    kept = declared_fields(status, frozenset({"island", "total"}))
+    assert "total" not in kept
+    assert kept["devices"][0]["health"] == "Healthy"
+    assert "island" not in kept["devices"][0]

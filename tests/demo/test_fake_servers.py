@@ -19,8 +19,8 @@ from gpufleet.model.workload import Status
 from gpufleet.runtime.settings import DockerSettings, SlurmSettings
 from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.docker.engine import Engine
-from gpufleet.sources.slurm import SlurmSource
 from gpufleet.sources.slurm.rest import SlurmRest
+from gpufleet.sources.slurm.source import SlurmSource
 
 NOW = BUILT + 300 * DAY + 12_345.0
 SIMULATION = Simulation(seed=3, nodes=32, gpus=8)

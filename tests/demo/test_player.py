@@ -22,7 +22,7 @@ from gpufleet.model.workload import Status
 from gpufleet.runtime.settings import DockerSettings, KubernetesSettings, SlurmSettings
 from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.kubernetes import KubernetesSource
-from gpufleet.sources.slurm import SlurmSource
+from gpufleet.sources.slurm.source import SlurmSource
 from kubelite import DirectStorage, KubeLite
 
 NOW = BUILT + 300 * DAY + 12_345.0

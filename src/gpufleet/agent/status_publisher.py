@@ -11,11 +11,17 @@ edited is restored. A fleet of agents must not overload the API server, so
 - the heartbeat, which corrects what a missed watch event may have hidden, has jitter too.
 
 The Node owns the object, so it is garbage-collected with the Node. The agent itself deletes nothing.
+
+Helm does not upgrade CRDs, so the CRD of the cluster may be older than the agent. Fields that it does not declare
+are left out and tried again with the heartbeat.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from gpufleet.agent.node_status import cordoned_ids
@@ -48,6 +54,7 @@ Compose = Callable[[frozenset[int]], NodeGpus | None]
 """Returns the status, given which GPUs are cordoned; None while there is nothing to publish yet."""
 
 _BACKOFF = Backoff(initial=0.5, maximum=60.0)
+_UNDECLARED = re.compile(r"\.status\.(?:devices\[[^\]]*\]\.)?(\w+)[^:]*: field not declared in schema")
 _log = get_logger("agent")
 
 
@@ -78,6 +85,8 @@ class StatusPublisher:
         self._timing = timing
         self._wake = asyncio.Event()
         self._written: NodeGpus | None = None
+        self._undeclared: frozenset[str] = frozenset()
+        """Fields that the CRD of the cluster does not have."""
         self._version = 0
         self._seen = False
         self._tokens, self._urgent_tokens = float(BURST), float(URGENT)
@@ -101,6 +110,8 @@ class StatusPublisher:
             self._wake.clear()
             now = self._timing.monotonic()
             due = now >= beat_at
+            if due:
+                self._undeclared = frozenset()
             status = self._compose(self.cordoned())
             if status is not None and (due or self._differs(status)):
                 try:
@@ -173,8 +184,21 @@ class StatusPublisher:
         self._seen = _version(self.published) >= self._version
 
     async def _apply_status(self, status: NodeGpus) -> GpuNodeStatus:
-        change = apply({"status": status}, manager=MANAGER)
-        return await self._client.patch(GPU_NODE_STATUSES, self._node, change, subresource="status")
+        while True:
+            change = apply({"status": declared_fields(status, self._undeclared)}, manager=MANAGER)
+            try:
+                return await self._client.patch(GPU_NODE_STATUSES, self._node, change, subresource="status")
+            except (KubernetesUnavailable, KubernetesRefused) as error:
+                undeclared = undeclared_fields(str(error)) - self._undeclared
+                if not undeclared:
+                    raise
+                self._undeclared |= undeclared
+                _log.warning(
+                    "fields_not_published",
+                    node=self._node,
+                    fields=sorted(undeclared),
+                    remedy="apply the CRDs of this version",
+                )
 
     async def _create(self) -> None:
         fields: dict[str, object] = {"spec": {"nodeName": self._node}}
@@ -199,6 +223,23 @@ class StatusPublisher:
         if str(error) != self.error:
             _log.warning("status_not_published", node=self._node, error=str(error))
         self.error = str(error)
+
+
+def undeclared_fields(error: str) -> frozenset[str]:
+    """Return the fields of the status that the API server rejects because its CRD does not declare them."""
+    return frozenset(_UNDECLARED.findall(error))
+
+
+def declared_fields(status: NodeGpus, undeclared: frozenset[str]) -> dict[str, Any]:
+    """Return the fields of a status except some, in the status itself and in its devices."""
+    fields: dict[str, Any] = msgspec.to_builtins(status)
+    kept = {name: value for name, value in fields.items() if name not in undeclared}
+    if "devices" in kept:
+        kept["devices"] = [
+            {name: value for name, value in device.items() if name not in undeclared}
+            for device in kept["devices"]
+        ]
+    return kept
 
 
 def _ours(found: NodeGpus, status: NodeGpus) -> NodeGpus:

@@ -9,7 +9,7 @@ from gpufleet.errors import SlurmUnavailable
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.workload import Status
 from gpufleet.runtime.settings import SlurmSettings
-from gpufleet.sources.slurm import SlurmSource
+from gpufleet.sources.slurm.source import SlurmSource
 from gpufleet.sources.slurm.wire import AccountingRecord, JobRecord, NodeRecord
 
 

@@ -16,10 +16,10 @@ from gpufleet.errors import SlurmUnavailable
 from gpufleet.fleet.state import Fleet
 from gpufleet.model.workload import Status
 from gpufleet.runtime.settings import SlurmSettings
-from gpufleet.sources.slurm import SlurmSource
 from gpufleet.sources.slurm.commands import SlurmCommands
 from gpufleet.sources.slurm.jobs import SlurmJob, job_from_accounting
 from gpufleet.sources.slurm.rest import SlurmRest
+from gpufleet.sources.slurm.source import SlurmSource
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.workload import Status
 from gpufleet.runtime.settings import SlurmSettings
-from gpufleet.sources.slurm import SlurmSource
 from gpufleet.sources.slurm.commands import SlurmCommands
+from gpufleet.sources.slurm.source import SlurmSource
 
 
 def settings(slurm: Slurm, timeout: float = 10.0) -> SlurmSettings:

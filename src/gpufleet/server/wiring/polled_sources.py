@@ -18,7 +18,7 @@ from gpufleet.server.wiring.components import Components
 from gpufleet.sources.docker import DockerSource
 from gpufleet.sources.local import LocalSource
 from gpufleet.sources.polling import Polling
-from gpufleet.sources.slurm import SlurmSource
+from gpufleet.sources.slurm.source import SlurmSource
 
 NAMES = ("slurm", "docker", "local")
 """As `/api/healthz` shows them."""
