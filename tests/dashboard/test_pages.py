@@ -15,7 +15,7 @@ from gpufleet.fleet.overview import overview
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.workload import FleetPod, Status
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 def test_the_overview_shows_the_numbers_of_the_fleet(site: Site, page: Page) -> None:
