@@ -39,7 +39,7 @@ run: $(VENV)/.run page-if-node ## Set everything up and start the demo on 127.0.
 test: $(VENV)/.dev page-if-node browser-if-root test-dashboard ## Run the tests (some of them: ARGS="-k lease")
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long" $(ARGS)
 
-test-long: $(VENV)/.dev page-if-node browser-if-root ## Run the tests that start whole programs or search long for faults (3 minutes)
+test-long: $(VENV)/.dev page-if-node browser-if-root ## Run the tests that start whole programs or browsers, or search long for faults (4 minutes)
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m long tests $(ARGS)
 
 test-wheel: $(VENV)/.dev page-if-node ## Install the wheels into fresh environments and start the demo (part of e2e)
