@@ -54,7 +54,7 @@ export function themeColour(name: string): string {
 }
 
 const TEAMS = 12;
-const NOBODY = "#9aa3b0";
+const UNNAMED = "#9aa3b0";
 
 /** Return a colour for each name: the same for a name whatever else is shown, unless two would be equal. */
 export function teamColours(names: readonly string[]): Map<string, string> {
@@ -62,7 +62,7 @@ export function teamColours(names: readonly string[]): Map<string, string> {
   const found = new Map<string, string>();
   for (const name of [...new Set(names)].sort()) {
     if (!name) {
-      found.set(name, NOBODY);
+      found.set(name, UNNAMED);
       continue;
     }
     let place = hashOf(name) % TEAMS;
