@@ -83,7 +83,11 @@ class RepairReplica:
         """Return why this replica does nothing, or an empty string."""
         if not self._synced:
             return "still listing the cluster"
-        return "" if self.election.leading else f"not the leader; the leader is {self.election.leader or 'not known'}"
+        return (
+            ""
+            if self.election.leading
+            else f"not the leader; the leader is {self.election.leader or 'not known'}"
+        )
 
     def metrics(self) -> bytes:
         """Return the metrics as text."""
