@@ -180,6 +180,7 @@ def apiserver(binaries: Binaries, ports: Ports, files: Files, address: str = LOO
         "--disable-admission-plugins=TaintNodesByCondition",
         f"--audit-policy-file={files.audit_policy}",
         f"--audit-log-path={files.audit_log}",
+        "--audit-log-maxsize=10000",  # MB; at 100 the log is renamed, and later reads miss what was before
         *network,
     ]
 

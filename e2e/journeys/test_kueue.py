@@ -94,15 +94,16 @@ class Team:
             f"bound claim {claim}", lambda: self.users.status(claim).get("phase") == "Bound"
         )
 
-    def wait_reason(self, uid: str, start: str) -> Json:
-        """Wait until the server shows the workload with a reason that starts like this; return its row."""
+    def wait_reason(self, uid: str, start: str, words: str = "") -> Json:
+        """Wait until a reason that starts like this and has these words is shown; return the workload's row."""
 
         def found() -> Json | None:
             rows = self.system.get(f"/api/workloads?namespace={self.namespace}&pageSize=100")["data"]
             matching = (row for row in rows if row["uid"] == uid)
-            return next((row for row in matching if row["waitingReason"].startswith(start)), None)
+            reasons = ((row, row["waitingReason"]) for row in matching)
+            return next((row for row, why in reasons if why.startswith(start) and words in why), None)
 
-        row: Json = self.system.cluster.wait_for(f"a reason {start!r}", found)
+        row: Json = self.system.cluster.wait_for(f"a reason {start!r} {words!r}", found)
         return row
 
     @property
@@ -117,8 +118,7 @@ def test_jobs_wait_suspended_until_the_quota_admits_them(team: Team, observation
     for name in uids:
         team.wait_running(name)
     third = team.job("third", 2, runs_for=1)
-    row = team.wait_reason(third, team.queued)
-    assert "insufficient unused quota" in row["waitingReason"]
+    row = team.wait_reason(third, team.queued, "insufficient unused quota")
     assert (row["status"], row["gpuRequested"], row["gpuAllocated"]) == ("Pending", 2, 0)
     assert row["queue"]["queue"] == team.queue
     assert row["queue"]["state"] == "Queued"
