@@ -20,18 +20,18 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from gpufleet import __version__
 from gpufleet.errors import GpufleetError
+from gpufleet.server.audit import AuditLog
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.hosts import Hosts
 from gpufleet.server.auth.oidc.sign_in import SignIn
 from gpufleet.server.auth.origins import Origins
 from gpufleet.server.health import Dependencies, Lifecycle, Probe
 from gpufleet.server.http.answers import GZIP_MIN_BYTES
-from gpufleet.server.http.audit import AuditLog
 from gpufleet.server.http.errors import answer_error
 from gpufleet.server.http.middleware import AdmissionMiddleware, Limits, TracingMiddleware
 from gpufleet.server.http.openapi import openapi
 from gpufleet.server.http.routing import Route
-from gpufleet.server.http.unread_body import UnreadBodyMiddleware
+from gpufleet.server.limits.unread_body import UnreadBodyMiddleware
 from gpufleet.server.metrics import ServerMetrics
 from gpufleet.server.routes.platform.auth import auth_routes
 from gpufleet.server.routes.platform.debug import debug_routes
@@ -120,7 +120,7 @@ def _middleware(api: Api, audit: AuditLog) -> list[Middleware]:
     origins = Origins(api.cors_origins, api.hosts or ()) if api.gate is None else None
     return [
         Middleware(UnreadBodyMiddleware),
-        Middleware(TracingMiddleware, api.metrics, audit),
+        Middleware(TracingMiddleware, api.metrics, audit.request),
         *([cors] if api.cors_origins else []),
         Middleware(
             GZipMiddleware,

@@ -5,7 +5,7 @@ import pytest
 from tests.server.conftest import Client
 
 from gpufleet.server.http.middleware import Limits
-from gpufleet.server.http.unread_body import LINGER_BYTES
+from gpufleet.server.limits.unread_body import LINGER_BYTES
 
 ENVELOPE_PATHS = ["/api/workloads/a/reports", "/api/v1/gpu-aggregation/hours", "/api/v1/gpu/metrics"]
 PATHS = [

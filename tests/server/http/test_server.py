@@ -13,10 +13,10 @@ from tests.waiting import wait_until
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.health import Lifecycle
-from gpufleet.server.http.connection import MAX_HEAD_BYTES
 from gpufleet.server.http.middleware import Limits
 from gpufleet.server.http.routing import Route, get, post
 from gpufleet.server.http.server import Server
+from gpufleet.server.limits.connection import MAX_HEAD_BYTES
 
 CHUNKED = b"POST /api/workloads/a/reports HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"
 JSON = b"Content-Type: application/json\r\n\r\n"

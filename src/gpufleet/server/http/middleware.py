@@ -8,6 +8,7 @@ the login and the deadline, and turns the exceptions that reach it into error re
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -21,14 +22,13 @@ from gpufleet.server.auth.gate import SAFE_METHODS, BearerGate
 from gpufleet.server.auth.hosts import Hosts
 from gpufleet.server.auth.origins import Origins
 from gpufleet.server.auth.scope import namespaces_of
-from gpufleet.server.http.audit import AuditLog
-from gpufleet.server.http.caller_limit import CallerLimit, Slot
-from gpufleet.server.http.connection import MAX_HEAD_BYTES
 from gpufleet.server.http.envelopes import envelope_of
 from gpufleet.server.http.errors import error_response
 from gpufleet.server.http.paths import normalized
 from gpufleet.server.http.request_context import RequestContext, context_of
 from gpufleet.server.http.tracing import trace_headers, trace_id_from
+from gpufleet.server.limits.caller_limit import CallerLimit, Slot
+from gpufleet.server.limits.connection import MAX_HEAD_BYTES
 from gpufleet.server.metrics import ServerMetrics
 
 MAX_URL_BYTES = 8 * 1024
@@ -48,10 +48,14 @@ class Limits:
     max_requests_per_caller: int = 128
 
 
+Audit = Callable[[Scope, RequestContext, str], None]
+"""Called with each request that has been answered, and its route."""
+
+
 class TracingMiddleware:
     """Give each request a context with its trace id, count it and log it."""
 
-    def __init__(self, app: ASGIApp, metrics: ServerMetrics, audit: AuditLog) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics, audit: Audit) -> None:
         self._app = app
         self._metrics = metrics
         self._audit = audit
@@ -98,7 +102,7 @@ class TracingMiddleware:
         # The path template, never the path itself: callers must not be able to create new series.
         route = scope["route"].path_format if "route" in scope else "unmatched"
         self._metrics.observe(scope["method"], route, context.status, seconds)
-        self._audit.request(scope, context, route)
+        self._audit(scope, context, route)
         is_probe = scope["path"] in PROBES
         if is_probe and not self._log_probes:
             return

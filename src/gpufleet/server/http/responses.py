@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 
+from gpufleet.server.csv import as_csv, wants_csv
 from gpufleet.server.http.answers import (
     GZIP_MIN_BYTES,
     Answer,
@@ -18,7 +19,6 @@ from gpufleet.server.http.answers import (
     etag_matches,
     etag_of,
 )
-from gpufleet.server.http.csv import as_csv, wants_csv
 from gpufleet.server.http.envelopes import scoped_tail
 from gpufleet.server.http.request_context import RequestContext
 

@@ -19,7 +19,7 @@ from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.process import Stopper
 from gpufleet.runtime.stalled_connections import StallLimits
 from gpufleet.server.health import Lifecycle
-from gpufleet.server.http.connection import MAX_HEAD_BYTES, connection_class
+from gpufleet.server.limits.connection import MAX_HEAD_BYTES, connection_class
 
 SWITCH_SECONDS = 0.001
 """Python's thread switch interval while the server runs.

@@ -25,8 +25,8 @@ from gpufleet.errors import InvalidRequest
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.statistics import UsageSum
+from gpufleet.server.csv import as_csv, wants_csv
 from gpufleet.server.http.answers import Raw
-from gpufleet.server.http.csv import as_csv, wants_csv
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.accounting.aggregation import (

@@ -25,9 +25,9 @@ from gpufleet.runtime.settings import TrainingSettings
 from gpufleet.server.auth.caller import Caller
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.http.answers import Answer
-from gpufleet.server.http.rate_limit import RateLimit
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, post
+from gpufleet.server.limits.rate_limit import RateLimit
 from gpufleet.server.routes.params import ClusterParams
 from gpufleet.store.training import TrainingStore
 from gpufleet.training.metric_names import NAME_PATTERN

@@ -19,9 +19,9 @@ from tests.server.conftest import Client
 from tests.waiting import wait_until
 
 from gpufleet.runtime.logs import configure_logs
+from gpufleet.server import audit
 from gpufleet.server.auth.gate import BearerGate
 from gpufleet.server.auth.token_review import ReviewedTokens
-from gpufleet.server.http import audit
 from gpufleet.server.http.answers import Answer
 from gpufleet.server.http.routing import post
 

@@ -6,7 +6,7 @@ import io
 import msgspec
 import pytest
 
-from gpufleet.server.http.csv import as_csv
+from gpufleet.server.csv import as_csv
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠"])
