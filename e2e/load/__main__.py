@@ -38,6 +38,9 @@ def main() -> int:
     parser.add_argument(
         "--delivery", choices=("extender", "dra"), default="extender", help="mode (default %(default)s)"
     )
+    parser.add_argument(
+        "--standalone", action="store_true", help="let gpufleet bind the pods without kube-scheduler"
+    )
     arguments = parser.parse_args()
     try:
         programs = binaries.find(lambda line: print(f"==> {line}", flush=True))
@@ -53,7 +56,7 @@ def main() -> int:
         else:
             load = Load(cluster, *sizes)
             load.prepare()
-            plain, claims = load.without_claims(), load.with_claims()
+            plain, claims = load.without_claims(), load.with_claims(arguments.standalone)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps({plain.name: plain.as_json(), claims.name: claims.as_json()}, indent=2))
     print("\n".join(table(plain, claims)), flush=True)

@@ -88,24 +88,29 @@ class Load:
         self._clear()
         return outcome
 
-    def with_claims(self) -> Outcome:
-        """Measure kube-scheduler as the chart configures it, with gpufleet scheduler."""
+    def with_claims(self, standalone: bool = False) -> Outcome:
+        """Measure gpufleet scheduler, with kube-scheduler as the chart configures it or `standalone`."""
         outcome = Outcome("with claims")
         self._create(self.pods, "claims", "gpu-scheduler", claims=True, count=self.gpus, gang=self.gang)
         self._create(self.unfit, "unfit", "gpu-scheduler", claims=True, count=2 * GPUS)
         rendered = self._rendered()
         port, metrics_port = free_ports(2)
         ports = ["--port", str(port), "--metrics-port", str(metrics_port)]
-        command = [sys.executable, "-m", "gpufleet", "scheduler", *ports, "--tls-secret", TLS_SECRET]
+        mode = ["--standalone"] if standalone else ["--tls-secret", TLS_SECRET]
+        command = [sys.executable, "-m", "gpufleet", "scheduler", *ports, *mode]
         ready = f"http://127.0.0.1:{metrics_port}/readyz"
         environment = {**self.cluster.commands.environment(), "KUBECONFIG": str(self._account(rendered))}
         extender = self.cluster.process("gpufleet scheduler", command, environment, lambda: is_healthy(ready))
         since = self.cluster.audit_size()
-        extender.start()
+        if not standalone:
+            extender.start()
         try:
-            components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}
-            configuration = _configuration(rendered, port, self._certificate())
-            self._measure(outcome, since, components, lambda: self._start_scheduler(configuration))
+            if standalone:
+                self._measure(outcome, since, {"gpufleet scheduler": extender}, extender.start)
+            else:
+                components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}
+                configuration = _configuration(rendered, port, self._certificate())
+                self._measure(outcome, since, components, lambda: self._start_scheduler(configuration))
             outcome.phases = seconds_by_phase(f"http://127.0.0.1:{metrics_port}/metrics")
             self._wait_for_statuses(outcome)
             outcome.double_allocated = self._count_double_allocated()
@@ -123,8 +128,8 @@ class Load:
             "kube-controller-manager": self.cluster.controller_manager,
             **components,
         }
-        before = {name: cpu_seconds(each.pid) for name, each in measured.items()}
-        before["kube-scheduler"] = 0.0  # it starts now
+        running = [name for name, each in measured.items() if each.running]
+        before = {name: cpu_seconds(measured[name].pid) if name in running else 0.0 for name in measured}
         bindings = _Bindings(self.cluster, since)
         start()
         self.cluster.wait_for(

@@ -91,17 +91,17 @@ def training_routes(
         if not _is_own(fleet, context.caller, owner):
             workload_uid(fleet, uid, namespaces)  # NotFound outside the caller's namespaces
         _check_caller(fleet, context.caller, owner)
-        points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
         for limit, key, setting in (
             (workloads, owner, "points_per_minute"),
             (callers, _caller_key(context), "caller_points_per_minute"),
         ):
-            if wait := limit.wait(key, len(points)):
+            if wait := limit.wait(key, len(body)):
                 raise HTTPException(
                     429,
                     f"too many points per minute (training.{setting}); report less often, or from one rank only",
                     {"retry-after": str(math.ceil(wait))},
                 )
+        points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
         workloads.take(owner, len(points))
         callers.take(_caller_key(context), len(points))
         await training.append(fleet.cluster, owner, points, limits.max_points)
