@@ -12,6 +12,7 @@ from gpufleet.errors import GpufleetError, MetricsUnavailable
 from gpufleet.server.health import Dependencies, DependencyHealth
 from gpufleet.server.http.errors import http_error
 from gpufleet.server.http.middleware import Limits
+from gpufleet.server.http.routing import LARGE_BODY_BYTES, post
 from gpufleet.server.http.tracing import trace_id_from
 from gpufleet.server.metrics import ServerMetrics
 
@@ -61,6 +62,25 @@ async def test_more_concurrent_requests_than_allowed_get_a_503_with_retry_after(
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert after.status_code == 200
     assert probed == [200, 200, 200], "a restart under load makes the load worse"
+
+
+async def test_a_small_request_does_not_wait_for_all_large_bodies_before_it(client: Client) -> None:
+    taken: list[int] = []
+
+    @post("/api/clusters/rows")
+    async def take(body: list[int]) -> int:
+        """Count rows."""
+        taken.append(len(body))
+        return len(body)
+
+    large = b"[" + b"1," * LARGE_BODY_BYTES + b"1]"
+    async with client(routes=[*sample_routes(), take]) as http:
+        sent = {"content": large, "headers": {"Content-Type": "application/json"}}
+        posts = [asyncio.create_task(http.post("/api/clusters/rows", **sent)) for _ in range(20)]
+        small = asyncio.create_task(http.get("/api/workloads/a"))
+        assert (await small).status_code == 200
+        assert len(taken) < len(posts)
+        assert {answer.status_code for answer in await asyncio.gather(*posts)} == {200}
 
 
 @pytest.mark.parametrize(

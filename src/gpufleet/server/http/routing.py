@@ -17,6 +17,7 @@ msgspec decodes from JSON), `context` (the `RequestContext`), `namespaces` (thos
 `Raw`, or a Starlette response (a stream of events). Raise the errors of `gpufleet.errors`.
 """
 
+import asyncio
 import inspect
 import types
 import typing
@@ -37,6 +38,8 @@ from gpufleet.server.http.request_context import context_of
 from gpufleet.server.http.responses import respond
 
 Handler = Callable[..., Awaitable[Any]]
+LARGE_BODY_BYTES = 64 * 1024
+"""Larger bodies of a route are decoded one at a time."""
 
 
 class NoParams(msgspec.Struct):
@@ -82,6 +85,7 @@ class Route(routing.Route):
         if (scope == "filtered") != ("namespaces" in self._arguments):
             raise TypeError(f"{method} {path}: a filtered route, and no other, takes `namespaces`")
         self._decoder = msgspec.json.Decoder(self.body) if self.body is not None else None
+        self._decoding_large = asyncio.Lock()
 
     async def _answer(self, request: Request) -> Response:
         context = context_of(request.scope)
@@ -102,9 +106,20 @@ class Route(routing.Route):
         if self.method != "GET":
             _check_content_type(request, needed=context.needs_content_type)
         if self._decoder is not None:
-            arguments["body"] = await _decode_body(request, self._decoder)
+            arguments["body"] = await self._decode_body(request, self._decoder)
         result = await self.handler(**arguments)
         return await respond(result, context, head=request.method == "HEAD")
+
+    async def _decode_body(self, request: Request, decoder: "msgspec.json.Decoder[Any]") -> Any:
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            raise InvalidRequest("the client disconnected before the end of the body") from None
+        if len(body) <= LARGE_BODY_BYTES:
+            return _decode(body, decoder)
+        async with self._decoding_large:
+            await asyncio.sleep(0)  # let other requests run between two bodies
+            return _decode(body, decoder)
 
 
 def get(
@@ -150,9 +165,9 @@ def _check_content_type(request: Request, *, needed: bool) -> None:
         raise HTTPException(415, f"the content type is {media_type!r}; this path takes application/json")
 
 
-async def _decode_body(request: Request, decoder: "msgspec.json.Decoder[Any]") -> Any:
+def _decode(body: bytes, decoder: "msgspec.json.Decoder[Any]") -> Any:
     try:
-        return decoder.decode(await request.body())
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"body: {error}") from None
     except msgspec.DecodeError as error:
@@ -161,8 +176,6 @@ async def _decode_body(request: Request, decoder: "msgspec.json.Decoder[Any]") -
         raise InvalidRequest("the body is not valid JSON: it contains text that is not UTF-8") from None
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply") from None
-    except ClientDisconnect:
-        raise InvalidRequest("the client disconnected before the end of the body") from None
 
 
 def _data_type(hint: Any) -> Any:
