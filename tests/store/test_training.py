@@ -117,3 +117,20 @@ async def test_long_reads_have_their_own_connections_and_time_limit(store_settin
         assert any("long_read_timeout" in str(result) for result in results)
         assert any("long_read_pool_size is 1" in str(result) for result in results)
         assert len(await store.training.read("job", 0.0, 1e11)) == 10
+
+
+async def test_batches_that_wait_for_each_other_leave_connections_for_others(
+    store_settings: StoreSettings,
+) -> None:
+    async with open_store(dataclasses.replace(store_settings, pool_size=4)) as store:
+        await _fill(store, 1, 1, 1)
+        async with store.database._pool.acquire() as connection, connection.transaction():
+            await connection.execute("SELECT FROM training_series FOR UPDATE")
+            point = TrainingPoint("metric1", 1.0, 5.0, 0)
+            batches = [asyncio.create_task(store.training.append("here", "job", [point])) for _ in range(12)]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                assert await store.database.fetchval("SELECT 1") == 1
+            assert not any(batch.done() for batch in batches)
+        await asyncio.gather(*batches)
+        assert len(await store.training.read("job", 0.0, 10.0)) == 2

@@ -11,6 +11,7 @@ first and the last point into equal buckets and returns the last point of each b
 found by one index lookup, so a read takes the same time however many points are stored.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -27,6 +28,8 @@ MAX_METRICS = 200
 MAX_SERIES = 50_000
 MAX_READ_POINTS = 20_000
 """Points that a read returns."""
+MAX_WRITES = 2
+"""Batches that are stored at a time. Those of one job wait for each other and must not use up the connections."""
 _MIN_BUCKETS = 100
 """Buckets of a series that is downsampled; of more series than that allows, the higher ranks are left out."""
 _SERIES = """
@@ -119,6 +122,7 @@ class TrainingStore:
         """Use `long_reads` for reads, so that they can't keep writes waiting."""
         self._database = database
         self._long_reads = long_reads or database
+        self._writing = asyncio.Semaphore(MAX_WRITES)
 
     async def append(
         self, cluster: str, workload_uid: str, points: Sequence[TrainingPoint], max_points: int | None = None
@@ -146,7 +150,8 @@ class TrainingStore:
             await connection.execute(_PUT_POINTS, *map(list, zip(*rows, strict=True)), oldest, cluster)
 
         if newest:
-            await self._database.transaction(work)
+            async with self._writing:
+                await self._database.transaction(work)
 
     async def read(
         self, workload_uid: str, start: float, end: float, rank: int | None = None
