@@ -16,12 +16,13 @@ run; the rate of the second, in which gpufleet does, must be at least 1.2 times 
 import argparse
 import json
 import sys
+import typing
 from pathlib import Path
 
 from e2e.cluster import Cluster, Unavailable, binaries
 from e2e.load.dra import DraLoad
 from e2e.load.report import table
-from e2e.load.run import Load, Outcome
+from e2e.load.run import Load, Mode, Outcome
 
 RESULT = Path(".gpufleet") / "e2e-load.json"
 LEAST_RATIO = 0.6
@@ -39,7 +40,11 @@ def main() -> int:
         "--delivery", choices=("extender", "dra"), default="extender", help="mode (default %(default)s)"
     )
     parser.add_argument(
-        "--standalone", action="store_true", help="let gpufleet bind the pods without kube-scheduler"
+        "--mode",
+        choices=typing.get_args(Mode),
+        default="direct",
+        help="let gpufleet bind pods that it can check itself, or only pods for which kube-scheduler asks, "
+        "or all of them without kube-scheduler (default %(default)s)",
     )
     arguments = parser.parse_args()
     try:
@@ -56,7 +61,7 @@ def main() -> int:
         else:
             load = Load(cluster, *sizes)
             load.prepare()
-            plain, claims = load.without_claims(), load.with_claims(arguments.standalone)
+            plain, claims = load.without_claims(), load.with_claims(arguments.mode)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps({plain.name: plain.as_json(), claims.name: claims.as_json()}, indent=2))
     print("\n".join(table(plain, claims)), flush=True)

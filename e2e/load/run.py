@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from tests.scheduler.stage import device
@@ -31,6 +31,8 @@ REPORTS = "/apis/gpu.scheduling/v1/gpunodestatuses"
 GPUS = 8
 CONCURRENCY = 32
 TIMEOUT = 600.0
+Mode = Literal["direct", "asked", "standalone"]
+"""Who binds pods: gpufleet, or only when kube-scheduler asks, or gpufleet without kube-scheduler."""
 
 
 @dataclass
@@ -88,35 +90,49 @@ class Load:
         self._clear()
         return outcome
 
-    def with_claims(self, standalone: bool = False) -> Outcome:
-        """Measure gpufleet scheduler, with kube-scheduler as the chart configures it or `standalone`."""
+    def with_claims(self, mode: Mode = "direct") -> Outcome:
+        """Measure gpufleet scheduler with kube-scheduler as the chart configures it, or without it."""
         outcome = Outcome("with claims")
-        self._create(self.pods, "claims", "gpu-scheduler", claims=True, count=self.gpus, gang=self.gang)
-        self._create(self.unfit, "unfit", "gpu-scheduler", claims=True, count=2 * GPUS)
         rendered = self._rendered()
         port, metrics_port = free_ports(2)
-        ports = ["--port", str(port), "--metrics-port", str(metrics_port)]
-        mode = ["--standalone"] if standalone else ["--tls-secret", TLS_SECRET]
-        command = [sys.executable, "-m", "gpufleet", "scheduler", *ports, *mode]
+        command = [sys.executable, "-m", "gpufleet", "scheduler"]
+        command += ["--port", str(port), "--metrics-port", str(metrics_port)]
+        command += ["--standalone"] if mode == "standalone" else ["--tls-secret", TLS_SECRET]
         ready = f"http://127.0.0.1:{metrics_port}/readyz"
-        environment = {**self.cluster.commands.environment(), "KUBECONFIG": str(self._account(rendered))}
+        environment = {
+            **self.cluster.commands.environment(),
+            "KUBECONFIG": str(self._account(rendered)),
+            "GPUFLEET_SCHEDULER_DIRECT_BINDING": str(mode == "direct").lower(),
+        }
         extender = self.cluster.process("gpufleet scheduler", command, environment, lambda: is_healthy(ready))
-        since = self.cluster.audit_size()
-        if not standalone:
-            extender.start()
+        components, start = {"gpufleet scheduler": extender}, lambda: extender.start()
+        if mode != "standalone":
+            components["kube-scheduler"] = self.cluster.scheduler
+            start = self._start_both(extender, rendered, port)
+        self._create(self.pods, "claims", "gpu-scheduler", claims=True, count=self.gpus, gang=self.gang)
+        self._create(self.unfit, "unfit", "gpu-scheduler", claims=True, count=2 * GPUS)
         try:
-            if standalone:
-                self._measure(outcome, since, {"gpufleet scheduler": extender}, extender.start)
-            else:
-                components = {"kube-scheduler": self.cluster.scheduler, "gpufleet scheduler": extender}
-                configuration = _configuration(rendered, port, self._certificate())
-                self._measure(outcome, since, components, lambda: self._start_scheduler(configuration))
+            self._measure(outcome, self.cluster.audit_size(), components, start)
             outcome.phases = seconds_by_phase(f"http://127.0.0.1:{metrics_port}/metrics")
             self._wait_for_statuses(outcome)
             outcome.double_allocated = self._count_double_allocated()
         finally:
             extender.stop()
         return outcome
+
+    def _start_both(
+        self, extender: Component, rendered: list[dict[str, Any]], port: int
+    ) -> Callable[[], None]:
+        """Return a function that starts kube-scheduler and the extender at the same time."""
+        extender.start()  # makes the certificate that kube-scheduler needs
+        configuration = _configuration(rendered, port, self._certificate())
+        extender.stop()
+
+        def start() -> None:
+            extender.spawn()
+            self._start_scheduler(configuration)
+
+        return start
 
     def _measure(
         self, outcome: Outcome, since: int, components: dict[str, Component], start: Callable[[], None]

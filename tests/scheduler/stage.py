@@ -230,7 +230,9 @@ async def open_stage(server: KubeLite, **settings: Any) -> AsyncIterator[Stage]:
     async with KubeClient(
         Connection(server.url, token=server.token), requests_per_second=5000, burst=5000
     ) as client:
-        chosen = SchedulerSettings(**{"grace": 1.0, "hold": 5.0, "permit": 2.0, **settings})
+        chosen = SchedulerSettings(
+            **{"grace": 1.0, "hold": 5.0, "permit": 2.0, "direct_binding": False, **settings}
+        )
         timings = ElectionTimings(lease_duration=2.0, renew_deadline=1.5, retry_period=0.1)
         replica = Replica(client, chosen, "default", f"replica-{id(client)}", timings)
         work = asyncio.ensure_future(replica.run())

@@ -141,14 +141,14 @@ async def test_forged_candidates_hold_and_evict_nothing(stage: Stage) -> None:
         await check_nothing_changed(stage, low)
 
 
-async def test_filter_does_not_place_a_pod_that_is_bound_or_gated(stage: Stage) -> None:
+async def test_filter_does_not_place_a_pod_that_is_bound_elsewhere_or_gated(stage: Stage) -> None:
     await stage.node("a")
     await stage.claim("one")
     bound = await stage.pod("bound", "one")
     assert await stage.schedule(bound) == "a"
     gated = await stage.pod("gated", "one", schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     for pod, why in ((bound, "is already bound"), (gated, "has scheduling gates")):
-        body = await body_of(stage, pod, "a", nodeName="", schedulingGates=[])
+        body = await body_of(stage, pod, "b", nodeName="", schedulingGates=[])
         await stage.until(lambda: stage.scheduler.ledger.pods[bound.metadata.uid].spec.node_name)
         found = await stage.call("/filter", body)
         assert found["NodeNames"] == []

@@ -38,7 +38,6 @@ from gpufleet.kubernetes.objects import (
     Pod,
     PodGroup,
     PodGroupSpec,
-    PodSpec,
     PodStatus,
     SchedulingGate,
 )
@@ -46,6 +45,7 @@ from gpufleet.kubernetes.resource_claims import ResourceClaim, ResourceClaimStat
 from gpufleet.placement import Fits
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.scheduler import Scheduler
+from gpufleet.scheduler.watched_pods import WatchedSpec
 
 Outcome = Literal["done", "answer lost", "failed", "refused", "late", "killed before", "killed after"]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -139,7 +139,12 @@ class World:
             annotations={CLAIM: claim},
             creation_timestamp=START + timedelta(seconds=self.version),
         )
-        spec = PodSpec(scheduling_gates=tuple(SchedulingGate(gate) for gate in gates), priority=priority)
+        spec = WatchedSpec(
+            scheduler_name="gpu-scheduler",
+            scheduling_gates=tuple(SchedulingGate(gate) for gate in gates),
+            priority=priority,
+            needs_kube_scheduler=self.version % 2 == 1,  # the others are also bound directly
+        )
         pod: Pod = self.write("pods", Pod(meta, spec))
         return pod
 

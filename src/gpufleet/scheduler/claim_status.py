@@ -83,9 +83,13 @@ class ClaimStatuses:
 
     def record_event(self, pod: Pod, reason: str, note: str, type: EventType) -> None:
         """Record an event on a pod and its claim; only the last one per object and reason is written."""
+        self.record_pod_event(pod, reason, note, type)
+        self.record_claim_event(pod, reason, note, type)
+
+    def record_pod_event(self, pod: Pod, reason: str, note: str, type: EventType) -> None:
+        """Record an event on a pod."""
         meta = pod.metadata
         self._record(ObjectReference("v1", "Pod", meta.namespace, meta.name, meta.uid), reason, note, type)
-        self.record_claim_event(pod, reason, note, type)
 
     def record_claim_event(self, pod: Pod, reason: str, note: str, type: EventType) -> None:
         """Record an event on the claim of a pod."""

@@ -10,6 +10,7 @@ from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.background import BackgroundTasks
 from gpufleet.scheduler.claim_status import ClaimStatuses
 from gpufleet.scheduler.delivery.allocator import ClaimAllocator
+from gpufleet.scheduler.direct_binding import DirectBinding
 from gpufleet.scheduler.nudger import Nudger
 from gpufleet.scheduler.planning.decisions import Decisions
 from gpufleet.scheduler.planning.gangs import Gangs
@@ -33,6 +34,7 @@ class DecisionActions:
         gangs: Gangs,
         allocator: ClaimAllocator,
         nudger: Nudger,
+        direct: DirectBinding,
         tasks: BackgroundTasks,
         reclaim_grace: float,
     ) -> None:
@@ -42,6 +44,7 @@ class DecisionActions:
         self._gangs = gangs
         self._allocator = allocator
         self._nudger = nudger
+        self._direct = direct
         self._tasks = tasks
         self._reclaim_grace = reclaim_grace
 
@@ -67,6 +70,8 @@ class DecisionActions:
                 for pod in each.pods:
                     if is_delivered_by_claim(pod):
                         self._allocator.allocate_later(pod, each.decision.members[pod.metadata.uid])
+                    elif self._direct.applies(pod):
+                        self._direct.start(pod, each.decision.members[pod.metadata.uid].node)
                     else:
                         self._nudger.add(pod)
 

@@ -88,7 +88,11 @@ class Extender:
             return wire.encode(wire.FilterResult(error=_WHOLE_NODES))
         names = args.names
         try:
-            pod = await self._pending_pod(args.pod)
+            pod = await self._pod(args.pod.metadata.uid, lambda pod: not pod.spec.scheduling_gates)
+            if pod.spec.node_name in names:
+                # It was bound directly after kube-scheduler took it from its queue.
+                return wire.encode(wire.FilterResult(node_names=[pod.spec.node_name]))
+            _check_pending(pod)
         except OperationRefused as error:
             return wire.encode(wire.FilterResult(error=str(error)))
         choice = self._scheduler.filter(pod, names)
@@ -137,8 +141,7 @@ class Extender:
     async def _pending_pod(self, sent: Pod) -> Pod:
         """Return the watched pod if it waits for a node; raise OperationRefused otherwise."""
         pod = await self._pod(sent.metadata.uid, lambda pod: not pod.spec.scheduling_gates)
-        if problem := _not_pending(pod):
-            raise OperationRefused(f"pod {_name(pod)} {problem}")
+        _check_pending(pod)
         return pod
 
     async def _pod(self, uid: str, current: Callable[[Pod], bool] = lambda pod: True) -> Pod:
@@ -169,12 +172,17 @@ class Extender:
         )
 
 
-def _not_pending(pod: Pod) -> str:
+def _check_pending(pod: Pod) -> None:
+    """Raise OperationRefused if the pod does not wait for a node."""
+    problem = ""
     if pod.spec.node_name:
-        return f"is already bound to {pod.spec.node_name}"
-    if pod.finished or pod.metadata.deletion_timestamp is not None:
-        return "has ended or is being deleted"
-    return "has scheduling gates" if pod.spec.scheduling_gates else ""
+        problem = f"is already bound to {pod.spec.node_name}"
+    elif pod.finished or pod.metadata.deletion_timestamp is not None:
+        problem = "has ended or is being deleted"
+    elif pod.spec.scheduling_gates:
+        problem = "has scheduling gates"
+    if problem:
+        raise OperationRefused(f"pod {_name(pod)} {problem}")
 
 
 def _name(pod: Pod) -> str:

@@ -18,6 +18,7 @@ from gpufleet.kubernetes.client import patch
 from gpufleet.kubernetes.client.errors import Conflict, Invalid, ObjectNotFound
 from gpufleet.kubernetes.objects import Lease, ObjectReference, Pod
 from gpufleet.kubernetes.resource_claims import ResourceClaim
+from gpufleet.scheduler.watched_pods import WATCHED_PODS
 
 
 class KubernetesApi:
@@ -50,7 +51,7 @@ class KubernetesApi:
     async def read_pod(self, namespace: str, name: str) -> Pod | None:
         """Return the current pod."""
         try:
-            return await self._client.get(PODS, name, namespace)
+            return await self._client.get(WATCHED_PODS, name, namespace)
         except ObjectNotFound:
             return None
 
@@ -74,7 +75,7 @@ class KubernetesApi:
         """
         meta = {"uid": uid, "annotations": {NUDGE: value}}
         try:
-            return await self._client.patch(PODS, pod, patch.merge({"metadata": meta}), namespace)
+            return await self._client.patch(WATCHED_PODS, pod, patch.merge({"metadata": meta}), namespace)
         except ObjectNotFound:
             return None
         except Conflict:
@@ -96,9 +97,11 @@ class KubernetesApi:
             {"op": "remove", "path": path},
         ]
         with suppress(ObjectNotFound, Conflict, Invalid):
-            return await self._client.patch(PODS, meta.name, patch.json([unchanged, *steps]), meta.namespace)
+            return await self._client.patch(
+                WATCHED_PODS, meta.name, patch.json([unchanged, *steps]), meta.namespace
+            )
         with suppress(ObjectNotFound, Conflict, Invalid):
-            await self._client.patch(PODS, meta.name, patch.json(steps), meta.namespace)
+            await self._client.patch(WATCHED_PODS, meta.name, patch.json(steps), meta.namespace)
         return None
 
     async def evict(self, namespace: str, pod: str, uid: str, grace: float | None = None) -> None:
@@ -156,7 +159,7 @@ class KubernetesApi:
         meta = {"uid": pod.metadata.uid, "annotations": dict(annotations)}
         try:
             return await self._client.patch(
-                PODS, pod.metadata.name, patch.merge({"metadata": meta}), pod.metadata.namespace
+                WATCHED_PODS, pod.metadata.name, patch.merge({"metadata": meta}), pod.metadata.namespace
             )
         except (ObjectNotFound, Conflict):
             return None

@@ -21,6 +21,7 @@ from gpufleet.scheduler.decision_actions import DecisionActions
 from gpufleet.scheduler.delivery.allocator import ClaimAllocator
 from gpufleet.scheduler.delivery.mirror import Mirror
 from gpufleet.scheduler.delivery.overlaps import Overlaps
+from gpufleet.scheduler.direct_binding import DirectBinding
 from gpufleet.scheduler.dirty_pods import DirtyPods
 from gpufleet.scheduler.filtering import Choice, Filtering
 from gpufleet.scheduler.lease_gc import LeaseGc
@@ -148,6 +149,14 @@ class Scheduler:
         self.filtering = Filtering(ledger, self.planner, self.gangs, self.metrics)
         self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self._is_binding, timing)
         self.overlaps = Overlaps(ledger, self.statuses, self.metrics)
+        self.direct = DirectBinding(
+            ledger,
+            self.bind,
+            self.statuses,
+            self.tasks,
+            settings.name,
+            enabled=settings.direct_binding and not settings.standalone,
+        )
         self._actions = DecisionActions(
             api,
             self._decisions,
@@ -155,6 +164,7 @@ class Scheduler:
             self.gangs,
             self.allocator,
             self.nudger,
+            self.direct,
             self.tasks,
             settings.reclaim_grace,
         )
@@ -182,6 +192,7 @@ class Scheduler:
             self.statuses,
             self.dirty,
             self.nudger,
+            self.direct,
             self._demand,
             self._changed,
             timing,
@@ -270,6 +281,7 @@ class Scheduler:
         until = self._timing.monotonic() + PLAN_INTERVAL
         while not self.planner.advance(SLICE):
             self._actions.act()
+            await self.direct.turn()
             await asyncio.sleep(0)
             if self._timing.monotonic() > until:
                 self._changed.set()

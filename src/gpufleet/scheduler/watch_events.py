@@ -15,6 +15,7 @@ from gpufleet.scheduler.claim_status import ClaimStatuses
 from gpufleet.scheduler.delivery.allocator import ClaimAllocator
 from gpufleet.scheduler.delivery.mirror import Mirror
 from gpufleet.scheduler.delivery.overlaps import Overlaps
+from gpufleet.scheduler.direct_binding import DirectBinding
 from gpufleet.scheduler.dirty_pods import DirtyPods
 from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.nudger import Nudger
@@ -44,6 +45,7 @@ class WatchEvents:
         statuses: ClaimStatuses,
         dirty: DirtyPods,
         nudger: Nudger,
+        direct: DirectBinding,
         demand: DemandMemory,
         changed: asyncio.Event,
         timing: Timing,
@@ -63,6 +65,7 @@ class WatchEvents:
         self._statuses = statuses
         self._dirty = dirty
         self._nudger = nudger
+        self._direct = direct
         self._demand = demand
         self._changed = changed
         self._timing = timing
@@ -198,6 +201,9 @@ class WatchEvents:
                 self._ledger.put_pod(change.after)
                 if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp:
                     self._leave_queue(uid)
+                elif self._direct.applies(pod):
+                    self._queue.put_pod(pod)
+                    self._changed.set()
             names = {
                 state.metadata.annotations.get(CLAIM) for state in (change.before, change.after) if state
             }

@@ -3,8 +3,8 @@
 With GpuQueues, the rank of a unit among the units of all GpuQueues comes first (`shares/order.py`), so priority and
 age decide between the units of one GpuQueue.
 
-A pod without a gang enters the queue when its scheduler asks for it, a gang when its first member
-exists. A unit whose plan failed (its pods were not bound in time) waits exponentially longer before
+A pod without a gang enters the queue when its scheduler asks for it, or at once if it is bound directly
+(`direct_binding.py`), a gang when its first member exists. A unit whose plan failed (its pods were not bound in time) waits exponentially longer before
 it is planned again, and holds nothing meanwhile. Pods behind scheduling gates of others, such as
 Kueue's, are not planned.
 """

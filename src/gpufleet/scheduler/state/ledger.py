@@ -33,6 +33,7 @@ from gpufleet.scheduler.state.pod_index import PodIndex, claim_key
 from gpufleet.scheduler.state.reported_pods import ReportedPods
 from gpufleet.scheduler.state.reserved_gpus import ReservedGpus
 from gpufleet.scheduler.state.versions import Tombstones, is_stale
+from gpufleet.scheduler.watched_pods import WatchedSpec
 
 
 class Ledger:
@@ -289,6 +290,12 @@ class Ledger:
     def pods_of(self, namespace: str, claim: str) -> list[Pod]:
         """Return the pods that use a claim, oldest first."""
         return self._pods.of_claim((namespace, claim))
+
+    def needs_kube_scheduler(self, pod: Pod) -> bool:
+        """Return whether the pod may have constraints that only kube-scheduler checks."""
+        spec = pod.spec
+        known = isinstance(spec, WatchedSpec) and not spec.needs_kube_scheduler
+        return not known or self._pods.are_repelled(pod.metadata.namespace)
 
     # -- inventory -------------------------------------------------------------------------
 

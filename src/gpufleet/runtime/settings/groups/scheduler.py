@@ -53,6 +53,9 @@ class SchedulerSettings:
         choices=["extender", "dra", "auto"],
     )
     standalone: bool = setting(False, "Bind pods without a kube-scheduler.", flag="--standalone")
+    direct_binding: bool = setting(
+        True, "Bind pods whose constraints are all checked here, without waiting until kube-scheduler asks."
+    )
     hold: float = setting(
         30.0, "How long GPUs are held for a pod between filter and bind.", unit="s", minimum=1
     )
