@@ -7,12 +7,13 @@ import pytest
 from tests.scheduler.stage import Stage, open_stage
 from tests.waiting import wait_until
 
-from gpufleet.kubernetes.annotations import ALLOCATED
+from gpufleet.kubernetes.annotations import ALLOCATED, GANG_GATE
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.scheduler import direct_binding
 from kubelite import KubeLite
 
 _TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}
+_GATED = {"schedulingGates": [{"name": GANG_GATE}]}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -174,3 +175,28 @@ async def test_more_pods_than_are_bound_at_a_time_all_get_their_own_gpus(
         await _bound(stage, *pods)
         given = [(await stage.read(pod)).metadata.annotations[ALLOCATED] for pod in pods]
     assert len(set(given)) == 40
+
+
+async def test_a_gang_is_bound_when_it_is_complete(stage: Stage) -> None:
+    for name in ("a", "b"):
+        await stage.node(name, gpus=2)
+    await stage.group("g", 4)
+    await stage.claim("of-g", spec={"gangRef": "g"})
+    pods = [await stage.pod(f"m{at}", "of-g", **_GATED) for at in range(3)]
+    await stage.reconciled()
+    assert [(await stage.read(pod)).spec.node_name for pod in pods] == ["", "", ""]
+    pods.append(await stage.pod("m3", "of-g", **_GATED))
+    assert sorted(await _bound(stage, *pods)) == ["a", "a", "b", "b"]
+    assert len(await stage.leases()) == 4
+
+
+async def test_a_gang_with_a_member_that_needs_kube_scheduler_waits_for_it(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.group("g", 2)
+    await stage.claim("of-g", spec={"gangRef": "g"})
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    pods = [await stage.pod("m0", "of-g", **_GATED), await stage.pod("m1", "of-g", volumes=volumes, **_GATED)]
+    await stage.planned()
+    await stage.reconciled()
+    assert [(await stage.read(pod)).spec.node_name for pod in pods] == ["", ""]
+    assert [(await stage.read(pod)).spec.scheduling_gates for pod in pods] == [(), ()]

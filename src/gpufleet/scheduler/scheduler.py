@@ -132,6 +132,15 @@ class Scheduler:
         self.mirror = Mirror(
             api, ledger, self.lease_writer, self.binder.annotations, self.allocator.is_busy, timing
         )
+        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self._is_binding, timing)
+        self.direct = DirectBinding(
+            ledger,
+            self.bind,
+            self.statuses,
+            self.tasks,
+            settings.name,
+            enabled=settings.direct_binding and not settings.standalone,
+        )
         self.gangs = Gangs(
             api,
             ledger,
@@ -143,20 +152,12 @@ class Scheduler:
             self.lease_gc,
             self.dirty,
             self.nudger,
+            self.direct,
             settings.gang_grace,
             timing,
         )
         self.filtering = Filtering(ledger, self.planner, self.gangs, self.metrics)
-        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self._is_binding, timing)
         self.overlaps = Overlaps(ledger, self.statuses, self.metrics)
-        self.direct = DirectBinding(
-            ledger,
-            self.bind,
-            self.statuses,
-            self.tasks,
-            settings.name,
-            enabled=settings.direct_binding and not settings.standalone,
-        )
         self._actions = DecisionActions(
             api,
             self._decisions,
