@@ -170,7 +170,11 @@ async def _ready(session: aiohttp.ClientSession, url: str) -> None:
 def measure() -> Iterable[Result]:
     with tempfile.TemporaryDirectory() as folder:
         kubeconfig = Path(folder) / "kubeconfig"
-        environment = {**os.environ, "GPUFLEET_LOG_LEVEL": "error"}
+        environment = {
+            **os.environ,
+            "GPUFLEET_LOG_LEVEL": "error",
+            "GPUFLEET_SCHEDULER_DIRECT_BINDING": "false",  # the calls of kube-scheduler are measured
+        }
         api = subprocess.Popen([sys.executable, "-c", API, str(kubeconfig)])
         try:
             while not (kubeconfig.exists() and kubeconfig.read_text().strip()):

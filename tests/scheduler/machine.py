@@ -56,7 +56,7 @@ class Schedulers(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World({"a": 2, "b": 2})
+        self.world = World({"a": 2, "b": 2}, some_bound_directly=True)
         for name, devices in CLAIMS.items():
             self.world.add_claim(name, **devices)
         for gang in GANGS:

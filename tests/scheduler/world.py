@@ -77,6 +77,8 @@ class World:
     """Leases, by name and holder, that a later attempt has renewed."""
     version: int = 0
     now: float = 0.0
+    some_bound_directly: bool = False
+    """Whether every second pod may be bound directly; otherwise all wait for kube-scheduler."""
 
     def __post_init__(self) -> None:
         for name, gpus in self.nodes.items():
@@ -143,7 +145,7 @@ class World:
             scheduler_name="gpu-scheduler",
             scheduling_gates=tuple(SchedulingGate(gate) for gate in gates),
             priority=priority,
-            needs_kube_scheduler=self.version % 2 == 1,  # the others are also bound directly
+            needs_kube_scheduler=not self.some_bound_directly or self.version % 2 == 1,
         )
         pod: Pod = self.write("pods", Pod(meta, spec))
         return pod
