@@ -1,4 +1,4 @@
-"""Pods whose constraints are all checked here are bound before kube-scheduler asks for them."""
+"""Pods of a long queue whose constraints are all checked here are bound before kube-scheduler asks for them."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,13 +7,12 @@ import pytest
 from tests.scheduler.stage import Stage, open_stage
 from tests.waiting import wait_until
 
-from gpufleet.kubernetes.annotations import ALLOCATED, GANG_GATE
+from gpufleet.kubernetes.annotations import ALLOCATED, NUDGE
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.scheduler import direct_binding
 from kubelite import KubeLite
 
 _TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}
-_GATED = {"schedulingGates": [{"name": GANG_GATE}]}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -23,7 +22,9 @@ def _container(**fields: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 async def stage(server: KubeLite) -> AsyncIterator[Stage]:
+    """Run a scheduler that leaves no pods to kube-scheduler."""
     async with open_stage(server, direct_binding=True) as stage:
+        stage.scheduler.direct.most_left = 0
         yield stage
 
 
@@ -144,15 +145,33 @@ async def test_a_namespace_that_anti_affinity_of_a_running_pod_may_concern_waits
     assert await _bound(stage, later) == ["a"]
 
 
-async def test_a_pod_that_waits_is_bound_when_gpus_become_free(stage: Stage) -> None:
+async def test_the_first_pods_are_left_to_kube_scheduler(stage: Stage) -> None:
+    stage.scheduler.direct.most_left = 2
+    await stage.node("a", gpus=8)
+    await stage.claim("one")
+    pods = [await stage.pod(f"p{at}", "one") for at in range(4)]
+    await _bound(stage, *pods[2:])
+    assert [(await stage.read(pod)).spec.node_name for pod in pods[:2]] == ["", ""]
+    for pod in pods[:2]:
+        assert await stage.schedule(pod) == "a"
+    assert len(await stage.leases()) == 4
+
+
+async def test_a_pod_that_kube_scheduler_has_tried_is_nudged(stage: Stage) -> None:
     await stage.node("a", gpus=1)
     await stage.claim("one")
     first = await stage.pod("first", "one")
     await _bound(stage, first)
-    second, third = [await stage.pod(name, "one") for name in ("second", "third")]
+    second = await stage.pod("second", "one")
+    assert await stage.schedule(second) == ""
     await stage.delete(first)
-    assert await _bound(stage, second) == ["a"]
-    assert (await stage.read(third)).spec.node_name == ""
+
+    async def nudged() -> bool:
+        return NUDGE in (await stage.read(second)).metadata.annotations
+
+    await wait_until(nudged, 30)
+    assert (await stage.read(second)).spec.node_name == ""
+    assert await stage.schedule(second) == "a"
 
 
 async def test_cpu_of_pods_that_are_being_bound_is_counted(stage: Stage) -> None:
@@ -169,34 +188,10 @@ async def test_more_pods_than_are_bound_at_a_time_all_get_their_own_gpus(
 ) -> None:
     monkeypatch.setattr(direct_binding, "MOST", 4)
     async with open_stage(server, direct_binding=True) as stage:
+        stage.scheduler.direct.most_left = 0
         await stage.node("big", gpus=40, allocatable={"pods": "1000"})
         await stage.claim("one")
         pods = [await stage.pod(f"p{at}", "one") for at in range(40)]
         await _bound(stage, *pods)
         given = [(await stage.read(pod)).metadata.annotations[ALLOCATED] for pod in pods]
     assert len(set(given)) == 40
-
-
-async def test_a_gang_is_bound_when_it_is_complete(stage: Stage) -> None:
-    for name in ("a", "b"):
-        await stage.node(name, gpus=2)
-    await stage.group("g", 4)
-    await stage.claim("of-g", spec={"gangRef": "g"})
-    pods = [await stage.pod(f"m{at}", "of-g", **_GATED) for at in range(3)]
-    await stage.reconciled()
-    assert [(await stage.read(pod)).spec.node_name for pod in pods] == ["", "", ""]
-    pods.append(await stage.pod("m3", "of-g", **_GATED))
-    assert sorted(await _bound(stage, *pods)) == ["a", "a", "b", "b"]
-    assert len(await stage.leases()) == 4
-
-
-async def test_a_gang_with_a_member_that_needs_kube_scheduler_waits_for_it(stage: Stage) -> None:
-    await stage.node("a", gpus=2)
-    await stage.group("g", 2)
-    await stage.claim("of-g", spec={"gangRef": "g"})
-    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
-    pods = [await stage.pod("m0", "of-g", **_GATED), await stage.pod("m1", "of-g", volumes=volumes, **_GATED)]
-    await stage.planned()
-    await stage.reconciled()
-    assert [(await stage.read(pod)).spec.node_name for pod in pods] == ["", ""]
-    assert [(await stage.read(pod)).spec.scheduling_gates for pod in pods] == [(), ()]

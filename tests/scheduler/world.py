@@ -441,6 +441,7 @@ class Process:
         self.scheduler = Scheduler(
             ModelApi(world, self), chosen, "gpufleet", timing=timing, new_stamp=self._stamp
         )
+        self.scheduler.direct.most_left = 0
         plant(self.scheduler)
         self.tasks: dict[asyncio.Task[Any], str] = {}
         self.rounds: dict[str, asyncio.Task[Any]] = {}

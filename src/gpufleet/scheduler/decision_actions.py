@@ -70,9 +70,7 @@ class DecisionActions:
                 for pod in each.pods:
                     if is_delivered_by_claim(pod):
                         self._allocator.allocate_later(pod, each.decision.members[pod.metadata.uid])
-                    elif self._direct.applies(pod):
-                        self._direct.start(pod, each.decision.members[pod.metadata.uid].node)
-                    else:
+                    elif not self._direct.take(pod, each.decision.members[pod.metadata.uid].node):
                         self._nudger.add(pod)
 
     def evict(self, victims: Sequence[Pod], note: str, longest: float | None = None) -> None:

@@ -132,15 +132,6 @@ class Scheduler:
         self.mirror = Mirror(
             api, ledger, self.lease_writer, self.binder.annotations, self.allocator.is_busy, timing
         )
-        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self._is_binding, timing)
-        self.direct = DirectBinding(
-            ledger,
-            self.bind,
-            self.statuses,
-            self.tasks,
-            settings.name,
-            enabled=settings.direct_binding and not settings.standalone,
-        )
         self.gangs = Gangs(
             api,
             ledger,
@@ -152,12 +143,20 @@ class Scheduler:
             self.lease_gc,
             self.dirty,
             self.nudger,
-            self.direct,
             settings.gang_grace,
             timing,
         )
         self.filtering = Filtering(ledger, self.planner, self.gangs, self.metrics)
+        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self._is_binding, timing)
         self.overlaps = Overlaps(ledger, self.statuses, self.metrics)
+        self.direct = DirectBinding(
+            ledger,
+            self.bind,
+            self.statuses,
+            self.tasks,
+            settings.name,
+            enabled=settings.direct_binding and not settings.standalone,
+        )
         self._actions = DecisionActions(
             api,
             self._decisions,
@@ -205,6 +204,7 @@ class Scheduler:
 
     def filter(self, pod: Pod, candidates: Sequence[str]) -> Choice:
         """Return the node and GPUs of a pod (PreFilter, Filter and Score), or why it has none."""
+        self.direct.asked(pod.metadata.uid)
         choice = self.filtering.choose(pod, candidates)
         self._actions.act()
         return choice

@@ -231,6 +231,7 @@ class WatchEvents:
     def _leave_queue(self, uid: str) -> None:
         self._queue.drop(uid)
         self._nudger.drop(uid)
+        self._direct.forget(uid)
 
     def _enqueue_gang(self, gang: Gang) -> None:
         members = self._ledger.gangs.members(gang)

@@ -24,7 +24,6 @@ from gpufleet.placement import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.delivery.allocator import ClaimAllocator
-from gpufleet.scheduler.direct_binding import DirectBinding
 from gpufleet.scheduler.dirty_pods import DirtyPods
 from gpufleet.scheduler.lease_gc import LeaseGc
 from gpufleet.scheduler.lease_writer import LeaseWriter, PodRef, Reserved
@@ -55,7 +54,6 @@ class Gangs:
         lease_gc: LeaseGc,
         dirty: DirtyPods,
         nudger: Nudger,
-        direct: DirectBinding,
         grace_s: float,
         timing: Timing,
     ) -> None:
@@ -68,7 +66,6 @@ class Gangs:
         self._lease_gc = lease_gc
         self._dirty_pods = dirty
         self._nudger = nudger
-        self._direct = direct
         self._grace_s = grace_s
         self._timing = timing
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
@@ -348,15 +345,6 @@ class Gangs:
                 self._nudger.add(pod)
         self._refused.difference_update(pod.metadata.uid for pod in members)
         await self._remove_gates(members)
-        self._bind_directly(uids)
-
-    def _bind_directly(self, members: Iterable[str]) -> None:
-        """Bind the members of a planned gang that are not bound, if none of them needs kube-scheduler."""
-        pods = [pod for uid in members if (pod := self._ledger.pods.get(uid)) and not pod.spec.node_name]
-        if self._direct.applies_to_gang(pods):
-            for pod in pods:
-                for node in self._ledger.leases_of(pod.metadata.uid):
-                    self._direct.start_member(pod, node)
 
     async def _remove_gates(self, members: Sequence[Pod]) -> None:
         gated = [pod for pod in members if any(g.name == GANG_GATE for g in pod.spec.scheduling_gates)]

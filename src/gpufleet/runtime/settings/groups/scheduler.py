@@ -54,7 +54,8 @@ class SchedulerSettings:
     )
     standalone: bool = setting(False, "Bind pods without a kube-scheduler.", flag="--standalone")
     direct_binding: bool = setting(
-        True, "Bind pods whose constraints are all checked here, without waiting until kube-scheduler asks."
+        True,
+        "Bind pods of a long queue, if all of their constraints are checked here, without kube-scheduler.",
     )
     hold: float = setting(
         30.0, "How long GPUs are held for a pod between filter and bind.", unit="s", minimum=1
