@@ -53,7 +53,21 @@ export function themeColour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-const TEAMS = 12;
+// After Paul Tol's light scheme, which colour-blind readers can tell apart and dark text is legible on.
+const TEAMS = [
+  "#77aadd",
+  "#ee8866",
+  "#eedd88",
+  "#44bb99",
+  "#ffaabb",
+  "#99ddff",
+  "#aaaa00",
+  "#c3a5e5",
+  "#bbcc33",
+  "#e6a23c",
+];
+/** Coprime to the number of colours, so that every colour is tried. */
+const NEXT = 3;
 const UNNAMED = "#9aa3b0";
 
 /** Return a colour for each name: the same for a name whatever else is shown, unless two would be equal. */
@@ -65,10 +79,10 @@ export function teamColours(names: readonly string[]): Map<string, string> {
       found.set(name, UNNAMED);
       continue;
     }
-    let place = hashOf(name) % TEAMS;
-    while (taken.size < TEAMS && taken.has(place)) place = (place + 5) % TEAMS;
+    let place = hashOf(name) % TEAMS.length;
+    while (taken.size < TEAMS.length && taken.has(place)) place = (place + NEXT) % TEAMS.length;
     taken.add(place);
-    found.set(name, `hsl(${(place * 360) / TEAMS} 58% ${place % 2 ? 66 : 74}%)`);
+    found.set(name, TEAMS[place] as string);
   }
   return found;
 }
