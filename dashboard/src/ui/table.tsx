@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { setQuery } from "../state/route";
 import { Select } from "./components";
+import { NONE } from "./format";
 
 const SIZES = ["25", "50", "100", "250"];
 export const DEFAULT_SIZE = 25;
@@ -33,6 +34,7 @@ function labelCells(table: HTMLTableElement): void {
     [...row.cells].forEach((cell, column) => {
       cell.setAttribute("role", "cell");
       cell.dataset.label = (heads[column] ?? "").replace(/[↑↓]/g, "").trim();
+      cell.classList.toggle("no-value", cell.textContent === NONE);
     });
   }
 }
