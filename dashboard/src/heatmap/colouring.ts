@@ -9,6 +9,7 @@ import {
   type Rgb,
   type Scale,
 } from "../charts/colours";
+import { paletteColours } from "../charts/palette";
 
 export const METRICS = ["utilization", "temperature", "power", "memory", "age"] as const;
 export type Metric = (typeof METRICS)[number];
@@ -27,6 +28,7 @@ export const CORDONED = 4;
 export const UNCHECKED = 5;
 const STATES = 6;
 const STEPS = 101;
+const HEALTHY = "#44bb99";
 /** Entries of the legend for teams and workloads. */
 const MOST_NAMED = 9;
 
@@ -99,11 +101,16 @@ function limits(map: GpuMap, by: Metric): [number, number] {
 
 function byName(map: GpuMap, by: ColourBy, table: Rgb[]): Made {
   const names = by === "health" ? ["healthy"] : map.holders.map((holder) => nameOf(holder, by));
-  const colours = by === "health" ? new Map([["healthy", "#44bb99"]]) : teamColours(names);
+  const colours =
+    by === "team"
+      ? teamColours(names)
+      : by === "health"
+        ? new Map([["healthy", HEALTHY]])
+        : paletteColours(names);
   const places = new Map<string, number>();
   for (const [name, colour] of colours) {
     places.set(name, table.length);
-    table.push(parseHex(colour));
+    table.push(parseColour(colour));
   }
   const cell = new Uint16Array(map.values.length);
   const counts = new Map<string, number>();
@@ -125,6 +132,15 @@ function byName(map: GpuMap, by: ColourBy, table: Rgb[]): Made {
     count,
   }));
   return { cell, scale: null, entries, more: Math.max(0, ordered.length - MOST_NAMED) };
+}
+
+/** Parse a colour in any notation of CSS. */
+function parseColour(colour: string): Rgb {
+  if (colour.startsWith("#")) return parseHex(colour);
+  const context = new OffscreenCanvas(1, 1).getContext("2d");
+  if (!context) return parseHex("#9aa3b0");
+  context.fillStyle = colour;
+  return parseHex(context.fillStyle);
 }
 
 function nameOf(holder: GpuMap["holders"][number], by: ColourBy): string {

@@ -43,7 +43,10 @@ export interface Curve {
   lines: { name: string; points: [number, number][] }[];
 }
 
-/** Return the curves of several runs, one chart for each metric that a run reports. */
+/**
+ * Return the curves of several runs, one chart for each metric that a run reports. Positions are in thousandths, as
+ * charts take milliseconds. Each line has a value at every position of the others, so that they can be read together.
+ */
 export function curvesOf(runs: readonly Run[], along: Along): Curve[] {
   const metrics = new Map<string, Curve>();
   for (const run of runs) {
@@ -59,11 +62,27 @@ export function curvesOf(runs: readonly Run[], along: Along): Curve[] {
       line.points.push([row.value, at]);
     }
   }
-  for (const curve of metrics.values())
-    for (const line of curve.lines) line.points.sort((a, b) => a[1] - b[1]);
+  for (const curve of metrics.values()) interpolate(curve);
   return [...metrics.values()].sort(
     (a, b) => placeOf(a.metric) - placeOf(b.metric) || a.metric.localeCompare(b.metric),
   );
+}
+
+/** Give each line a value at every position of the others that lies within it. */
+function interpolate(curve: Curve): void {
+  const everywhere = new Set(curve.lines.flatMap((line) => line.points.map(([, at]) => at)));
+  const axis = [...everywhere].sort((a, b) => a - b);
+  for (const line of curve.lines) {
+    const known = [...line.points].sort((a, b) => a[1] - b[1]);
+    let place = 0;
+    line.points = axis.flatMap((at) => {
+      while (place < known.length - 1 && (known[place + 1]?.[1] ?? 0) <= at) place++;
+      const [left, right] = [known[place], known[place + 1]];
+      if (!left || at < left[1] || (at > left[1] && !right)) return [];
+      const share = right && at > left[1] ? (at - left[1]) / (right[1] - left[1]) : 0;
+      return [[left[0] + ((right?.[0] ?? 0) - left[0]) * share, at] as [number, number]];
+    });
+  }
 }
 
 /** Return a function from a time to a position on the axis; null where the step is not known. */
@@ -77,11 +96,15 @@ function positionsOf(rows: readonly TrainingRow[], along: Along): (time: number)
     .filter((row) => row.metric === STEP)
     .map((row) => [row.timestamp, row.value] as const)
     .sort((a, b) => a[0] - b[0]);
-  if (steps.length) return (time) => stepAt(steps, time);
+  if (steps.length) return (time) => thousandfold(stepAt(steps, time));
   // A run that reports no steps: number its points.
   const times = [...new Set(rows.map((row) => row.timestamp))].sort((a, b) => a - b);
   const places = new Map(times.map((time, place) => [time, place]));
-  return (time) => places.get(time) ?? null;
+  return (time) => thousandfold(places.get(time) ?? null);
+}
+
+function thousandfold(value: number | null): number | null {
+  return value === null ? null : value * 1000;
 }
 
 /** Return the last step that was reported at or before a time. */
