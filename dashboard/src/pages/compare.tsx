@@ -15,7 +15,7 @@ import {
   Search,
   Skeleton,
 } from "../ui/components";
-import { count, decimal, short, span } from "../ui/format";
+import { count, short, span } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Table } from "../ui/table";
 import { gpusOf, modelsOf } from "./request";
@@ -139,7 +139,6 @@ function Runs(props: { runs: Compared[]; onDrop: (uid: string) => void }) {
           <th class="right">GPUs</th>
           <th>Model</th>
           <th class="right">Duration</th>
-          <th class="right">GPU hours</th>
           <th class="right">Last step</th>
           <th class="right">Last loss</th>
           <th>Remove</th>
@@ -160,7 +159,6 @@ function Runs(props: { runs: Compared[]; onDrop: (uid: string) => void }) {
               <td class="right">{count(gpusOf(workload))}</td>
               <td class="soft">{modelsOf(workload)}</td>
               <td class="right">{seconds ? span(seconds) : "–"}</td>
-              <td class="right">{decimal((gpusOf(workload) * seconds) / 3600)}</td>
               <td class="right">{last(rows, "step")}</td>
               <td class="right">{last(rows, "loss")}</td>
               <td>
