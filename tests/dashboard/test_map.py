@@ -13,7 +13,6 @@ from gpufleet.fleet.teams import team_of
 from gpufleet.model.node import FleetGpu, FleetNode, NodeDevices
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
-PHONE = {"width": 390, "height": 844}
 
 
 def open_map(site: Site, page: Page, query: str = "") -> Locator:
@@ -26,7 +25,7 @@ def open_map(site: Site, page: Page, query: str = "") -> Locator:
 
 @pytest.fixture
 def phone(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     yield context.new_page()
     context.close()
 

@@ -17,7 +17,12 @@ KINDS = {"resources": [{"name": "jobs", "kind": "Job", "namespaced": True, "verb
 
 def answering(answers: dict[str, Callable[[web.Request], web.Response]]) -> FaultyServer:
     server = FaultyServer()
-    server.refuse = lambda request: answers.get(request.path, lambda _: status(404, "not found"))(request)
+
+    def answer(request: web.Request) -> web.Response:
+        found = answers.get(request.path)
+        return status(404, "not found") if found is None else found(request)
+
+    server.refuse = answer
     return server
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.fleet.teams import team_of, user_of
 from gpufleet.model.namespaces import Namespaces, is_visible
@@ -80,7 +81,10 @@ def team_occupancy_routes(clusters: Clusters, periods: PeriodStore[AllocationPer
         """How many GPUs the workloads of each team held in a time range, and when."""
         cluster = clusters.synced(query.cluster)
         check_range(query)
-        found = await periods.latest(cluster.name, query.start, query.end, MAX_PERIODS + 1)
+        try:
+            found = await periods.latest(cluster.name, query.start, query.end, MAX_PERIODS + 1)
+        except NotFound:  # nothing was accounted yet
+            found = []
         shown = [
             period
             for period in found[:MAX_PERIODS]

@@ -107,7 +107,9 @@ def workload_object_routes(
         return await reader.events(workload.namespace, list(uids))
 
     @get("/api/workloads/{uid:str}/logs", scope="filtered", example=Log("train-0", "step 1 loss 2.31\n"))
-    async def workload_logs(uid: str, query: LogParams, context: RequestContext, namespaces: Namespaces) -> Log:
+    async def workload_logs(
+        uid: str, query: LogParams, context: RequestContext, namespaces: Namespaces
+    ) -> Log:
         """The last lines of the log of a pod of a workload, if Kubernetes lets the caller get it."""
         cluster = clusters.synced(query.cluster)
         workload = find_workload(cluster.fleet, uid, namespaces).workload
