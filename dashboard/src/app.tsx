@@ -4,10 +4,11 @@ import { live, useLive } from "./api/events";
 import type { ClusterNames, Health } from "./api/types";
 import icon from "./icon.svg";
 import { Account, LimitedView, Login } from "./login";
+import { ComparePage } from "./pages/compare";
 import { HealthPage } from "./pages/health";
 import { NodePage } from "./pages/node";
 import { NodesPage } from "./pages/nodes";
-import { OverviewPage } from "./pages/overview";
+import { OverviewPage } from "./pages/overview/overview";
 import { Palette } from "./pages/palette";
 import { QueuePage } from "./pages/queue";
 import { SchedulingPage } from "./pages/scheduling";
@@ -94,6 +95,7 @@ function Page(props: { route: Route }) {
       <WorkloadsPage query={props.route.query} />
     );
   }
+  if (place === "compare") return <ComparePage query={props.route.query} />;
   if (place === "usage") return <UsagePage query={props.route.query} />;
   if (place === "queue") return <QueuePage query={props.route.query} />;
   if (place === "health") return <HealthPage query={props.route.query} />;

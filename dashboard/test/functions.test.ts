@@ -235,6 +235,9 @@ test("capacity counts adjacent free GPUs and islands", () => {
     values: [0, 0, 0, 0, 0, 0, 0, 0],
     marks: "fhffffcx",
     islands: "00110000",
+    groups: {},
+    holders: [],
+    holderOf: [],
   };
   const nodes = capacityOf(map);
   expect(nodes.map((node) => [node.free, node.run, node.island])).toEqual([

@@ -461,7 +461,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Namespaces and kinds of all workloads */
+        /** Values to filter workloads and nodes by */
         get: operations["workload_metadata"];
         put?: never;
         post?: never;
@@ -503,6 +503,57 @@ export interface paths {
          * @description Takes the role operator, the workload's own token, or the service account token of its pod.
          */
         post: operations["report_training"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/workloads/{uid}/manifest": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The manifest of a workload or of one of its pods, if Kubernetes lets the caller get it */
+        get: operations["workload_manifest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/workloads/{uid}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The events about a workload and its first 20 pods, the newest first, if the caller may list events */
+        get: operations["workload_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/workloads/{uid}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The last lines of the log of a pod of a workload, if Kubernetes lets the caller get it */
+        get: operations["workload_logs"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -664,6 +715,23 @@ export interface paths {
         };
         /** Which workload held which GPUs of a node in a time range, from the periods that hours are billed by */
         get: operations["node_occupancy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/occupancy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How many GPUs the workloads of each team held in a time range, and when */
+        get: operations["team_occupancy"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1438,6 +1506,10 @@ export interface components {
             waitingReason: string;
             /** @default null */
             queue: components["schemas"]["WorkloadQueue"] | null;
+            /** @default  */
+            team: string;
+            /** @default  */
+            user: string;
         };
         /**
          * WorkloadQueue
@@ -1483,6 +1555,10 @@ export interface components {
             queue: components["schemas"]["WorkloadQueue"] | null;
             /** @default [] */
             claims: string[];
+            /** @default  */
+            team: string;
+            /** @default  */
+            user: string;
         };
         /**
          * WorkloadPod
@@ -1515,6 +1591,14 @@ export interface components {
             kinds: string[];
             /** @default [] */
             models: string[];
+            /** @default [] */
+            teams: string[];
+            /** @default [] */
+            users: string[];
+            /** @default [] */
+            sources: string[];
+            /** @default [] */
+            racks: string[];
         };
         /**
          * Graph
@@ -1551,6 +1635,35 @@ export interface components {
             metric: string;
             value: number;
             timestamp: number;
+        };
+        /**
+         * Manifest
+         * @description An object as YAML.
+         */
+        Manifest: {
+            yaml: string;
+        };
+        /**
+         * WorkloadEvent
+         * @description An event about a workload or one of its pods.
+         */
+        WorkloadEvent: {
+            kind: string;
+            name: string;
+            type: string;
+            reason: string;
+            message: string;
+            count: number;
+            last: string;
+            reporter: string;
+        };
+        /**
+         * Log
+         * @description The last lines of a log, at most 1 MiB; each begins with its time.
+         */
+        Log: {
+            pod: string;
+            text: string;
         };
         /**
          * Stored
@@ -1629,6 +1742,34 @@ export interface components {
             values: (number | null)[];
             marks: string;
             islands: string;
+            /** @default {} */
+            groups: {
+                [key: string]: components["schemas"]["NodeGroup"];
+            };
+            /** @default [] */
+            holders: components["schemas"]["MapHolder"][];
+            /** @default [] */
+            holderOf: number[];
+        };
+        /**
+         * NodeGroup
+         * @description One way to group the nodes of a map.
+         */
+        NodeGroup: {
+            values: string[];
+            of: number[];
+        };
+        /**
+         * MapHolder
+         * @description A workload that holds GPUs; all fields are empty if the caller may not see it.
+         */
+        MapHolder: {
+            uid: string;
+            kind: string;
+            name: string;
+            namespace: string;
+            team: string;
+            user: string;
         };
         /**
          * NodePage
@@ -1653,6 +1794,8 @@ export interface components {
             gpuAllocated: number | null;
             gpuModel: string;
             utilization: number | null;
+            /** @default  */
+            rack: string;
         };
         /**
          * NodeDetail
@@ -1669,6 +1812,8 @@ export interface components {
             gpuAllocated: number | null;
             gpuModel: string;
             utilization: number | null;
+            /** @default  */
+            rack: string;
             labels: {
                 [key: string]: string;
             };
@@ -1805,6 +1950,47 @@ export interface components {
             start: number;
             /** @description Unix seconds; 0 while it lasts. */
             end: number;
+        };
+        /**
+         * FleetOccupancy
+         * @description The teams, the one with the most GPU hours first.
+         */
+        FleetOccupancy: {
+            teams: components["schemas"]["TeamOccupancy"][];
+            truncated: boolean;
+        };
+        /**
+         * TeamOccupancy
+         * @description A team and its workloads.
+         */
+        TeamOccupancy: {
+            team: string;
+            gpuHours: number;
+            workloads: components["schemas"]["OccupyingWorkload"][];
+            more: number;
+        };
+        /**
+         * OccupyingWorkload
+         * @description A workload, and when it held how many GPUs.
+         */
+        OccupyingWorkload: {
+            uid: string;
+            kind: string;
+            name: string;
+            namespace: string;
+            user: string;
+            gpuHours: number;
+            parts: components["schemas"]["HeldPart"][];
+        };
+        /**
+         * HeldPart
+         * @description A time in which a workload held the same number of GPUs, in Unix seconds.
+         */
+        HeldPart: {
+            start: number;
+            /** @description Unix seconds; 0 while it lasts. */
+            end: number;
+            gpus: number;
         };
         /**
          * QueueList
@@ -4048,12 +4234,16 @@ export interface operations {
                 model?: string;
                 /** @description Sort field, newest first; start_at if not given. */
                 orderBy?: "end_at" | "start_at";
-                /** @description Sort by this instead: most GPUs first, or by name. */
-                sort?: "gpus" | "name";
+                /** @description Sort by this instead: most GPUs first, longest first, the others by name. */
+                sort?: "duration" | "gpus" | "kind" | "model" | "name" | "namespace" | "source" | "status" | "team" | "user";
                 /** @description Reverse the order. */
                 reverse?: boolean;
                 /** @description Label selector as kubectl takes it, such as team=nlp,!old. */
                 labelSelector?: string;
+                /** @description Team, by its exact name. */
+                team?: string;
+                /** @description User; alice and alice@example.com are the same one. */
+                user?: string;
             };
             header?: never;
             path?: never;
@@ -4094,7 +4284,9 @@ export interface operations {
                      *             "gpuRequested": 8,
                      *             "gpuModelRequested": "",
                      *             "waitingReason": "",
-                     *             "queue": null
+                     *             "queue": null,
+                     *             "team": "",
+                     *             "user": ""
                      *           }
                      *         ],
                      *         "total": 50
@@ -4189,7 +4381,9 @@ export interface operations {
                      *         "gpuModelRequested": "",
                      *         "waitingReason": "",
                      *         "queue": null,
-                     *         "claims": []
+                     *         "claims": [],
+                     *         "team": "",
+                     *         "user": ""
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
@@ -4339,6 +4533,21 @@ export interface operations {
                      *         ],
                      *         "models": [
                      *           "AMD_Instinct_MI300X_OAM"
+                     *         ],
+                     *         "teams": [
+                     *           "nlp",
+                     *           "vision"
+                     *         ],
+                     *         "users": [
+                     *           "alice",
+                     *           "bob"
+                     *         ],
+                     *         "sources": [
+                     *           "k8s"
+                     *         ],
+                     *         "racks": [
+                     *           "r01",
+                     *           "r02"
                      *         ]
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
@@ -4682,6 +4891,221 @@ export interface operations {
             default: components["responses"]["ClustersError"];
         };
     };
+    workload_manifest: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Name of one of its pods. */
+                pod?: string;
+            };
+            header?: never;
+            path: {
+                uid: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "yaml": "apiVersion: batch/v1\n"
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["Manifest"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    workload_events: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                uid: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": [
+                     *         {
+                     *           "kind": "Pod",
+                     *           "name": "train-0",
+                     *           "type": "Normal",
+                     *           "reason": "Pulled",
+                     *           "message": "Container image is present",
+                     *           "count": 1,
+                     *           "last": "2026-01-01T00:00:00Z",
+                     *           "reporter": "kubelet"
+                     *         }
+                     *       ],
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["WorkloadEvent"][];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    workload_logs: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Name of one of its pods. */
+                pod?: string;
+                /** @description Container; the only one if not given. */
+                container?: string;
+                /** @description Last lines of the log. */
+                lines?: number;
+                /** @description The container before the last restart. */
+                previous?: boolean;
+            };
+            header?: never;
+            path: {
+                uid: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "pod": "train-0",
+                     *         "text": "step 1 loss 2.31\n"
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["Log"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
     report_token: {
         parameters: {
             query?: {
@@ -4900,10 +5324,12 @@ export interface operations {
     gpu_map: {
         parameters: {
             query?: {
-                /** @description Cluster; the default one if not given. */
+                /** @description Cluster; the default one if not given, * for all. */
                 cluster?: string;
-                /** @description The quantity of each GPU. */
-                quantity?: "memory" | "power" | "temperature" | "utilization";
+                /** @description The quantity of each GPU; age: seconds from its last sample to takenAt. */
+                quantity?: "age" | "memory" | "power" | "temperature" | "utilization";
+                /** @description Also return the groups of the nodes and the holders of the GPUs. */
+                details?: boolean;
             };
             header?: never;
             path?: never;
@@ -4954,7 +5380,33 @@ export interface operations {
                      *           null
                      *         ],
                      *         "marks": "hfx",
-                     *         "islands": "00-"
+                     *         "islands": "00-",
+                     *         "groups": {
+                     *           "source": {
+                     *             "values": [
+                     *               "k8s"
+                     *             ],
+                     *             "of": [
+                     *               0,
+                     *               0
+                     *             ]
+                     *           }
+                     *         },
+                     *         "holders": [
+                     *           {
+                     *             "uid": "root-uid-123",
+                     *             "kind": "Job",
+                     *             "name": "train",
+                     *             "namespace": "ml",
+                     *             "team": "nlp",
+                     *             "user": "alice"
+                     *           }
+                     *         ],
+                     *         "holderOf": [
+                     *           0,
+                     *           -1,
+                     *           -1
+                     *         ]
                      *       },
                      *       "message": null,
                      *       "error": null
@@ -5005,12 +5457,20 @@ export interface operations {
                 name?: string;
                 /** @description GPU model in any spelling; a short name such as h100 for all its forms. */
                 model?: string;
-                /** @description Sort by name, faulty first, most free GPUs first, or busiest first. */
-                sort?: "free" | "name" | "state" | "utilization";
+                /** @description Sort by name, faulty first, most free GPUs first, busiest first, or by model, source, rack or fault. */
+                sort?: "fault" | "free" | "model" | "name" | "rack" | "source" | "state" | "utilization";
                 /** @description Reverse the order. */
                 reverse?: boolean;
                 /** @description Label selector as kubectl takes it, such as team=nlp,!old. */
                 labelSelector?: string;
+                /** @description Source: k8s, slurm, docker, local. */
+                source?: string;
+                /** @description Rack, by the label of the node. */
+                rack?: string;
+                /** @description Nodes with GPUs that this team holds. */
+                team?: string;
+                /** @description Nodes with GPUs that this user holds. */
+                user?: string;
             };
             header?: never;
             path?: never;
@@ -5044,7 +5504,8 @@ export interface operations {
                      *             "gpuTotal": 8,
                      *             "gpuAllocated": 4,
                      *             "gpuModel": "NVIDIA_H200",
-                     *             "utilization": 0.41
+                     *             "utilization": 0.41,
+                     *             "rack": ""
                      *           }
                      *         ],
                      *         "total": 1
@@ -5122,6 +5583,7 @@ export interface operations {
                      *         "gpuAllocated": 4,
                      *         "gpuModel": "NVIDIA_H200",
                      *         "utilization": 0.41,
+                     *         "rack": "",
                      *         "labels": {
                      *           "gpu-type": "h200"
                      *         },
@@ -5467,6 +5929,101 @@ export interface operations {
                         code: 0;
                         message: string;
                         data: components["schemas"]["Occupancy"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    team_occupancy: {
+        parameters: {
+            query: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Unix seconds. */
+                start: number;
+                /** @description Unix seconds. */
+                end: number;
+                /** @description Team, by its exact name. */
+                team?: string;
+                /** @description Workloads of each team, the largest first. */
+                workloads?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "teams": [
+                     *           {
+                     *             "team": "nlp",
+                     *             "gpuHours": 32,
+                     *             "workloads": [
+                     *               {
+                     *                 "uid": "1f0c",
+                     *                 "kind": "Job",
+                     *                 "name": "llama",
+                     *                 "namespace": "research",
+                     *                 "user": "alice",
+                     *                 "gpuHours": 32,
+                     *                 "parts": [
+                     *                   {
+                     *                     "start": 1609459200,
+                     *                     "end": 0,
+                     *                     "gpus": 4
+                     *                   }
+                     *                 ]
+                     *               }
+                     *             ],
+                     *             "more": 0
+                     *           }
+                     *         ],
+                     *         "truncated": false
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["FleetOccupancy"];
                         /** @description The request's trace id. */
                         traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */

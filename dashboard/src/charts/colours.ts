@@ -1,6 +1,8 @@
 // Colour scales for colour-blind readers: viridis and inferno, interpolated between a few anchors,
 // and eight distinct colours after Okabe and Ito.
 
+import { paletteColours } from "./palette";
+
 export type Rgb = readonly [number, number, number];
 export type Scale = (rate: number) => Rgb;
 
@@ -53,28 +55,7 @@ export function themeColour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-const TEAMS = 12;
-const UNNAMED = "#9aa3b0";
-
 /** Return a colour for each name: the same for a name whatever else is shown, unless two would be equal. */
 export function teamColours(names: readonly string[]): Map<string, string> {
-  const taken = new Set<number>();
-  const found = new Map<string, string>();
-  for (const name of [...new Set(names)].sort()) {
-    if (!name) {
-      found.set(name, UNNAMED);
-      continue;
-    }
-    let place = hashOf(name) % TEAMS;
-    while (taken.size < TEAMS && taken.has(place)) place = (place + 5) % TEAMS;
-    taken.add(place);
-    found.set(name, `hsl(${(place * 360) / TEAMS} 58% ${place % 2 ? 66 : 74}%)`);
-  }
-  return found;
-}
-
-function hashOf(name: string): number {
-  let hash = 2166136261;
-  for (const letter of name) hash = Math.imul(hash ^ (letter.codePointAt(0) ?? 0), 16777619);
-  return (hash ^ (hash >>> 15)) >>> 0;
+  return paletteColours(names);
 }

@@ -17,7 +17,6 @@ export function Gantt(props: {
   onZoom: (from: number, to: number) => void;
 }) {
   const { occupancy, start, end } = props;
-  const { zone } = useSession();
   const now = Date.now() / 1000;
   const rows = occupancyRows(occupancy, start, end, now);
   const colours = teamColours(occupancy.periods.map((period) => period.namespace));
@@ -54,13 +53,7 @@ export function Gantt(props: {
           </div>
         )}
       </div>
-      <div class="gantt-axis muted small num" aria-hidden="true">
-        {Array.from({ length: TICKS }, (_, tick) => (
-          <span key={tick}>
-            {moment((start + ((end - start) * tick) / (TICKS - 1)) * 1000, zone)}
-          </span>
-        ))}
-      </div>
+      <ShareAxis start={start} end={end} />
       <figcaption class="legend">
         {held !== null && (
           <span>
@@ -78,6 +71,20 @@ export function Gantt(props: {
         <p class="muted small">The oldest workloads are not shown. Choose a shorter range.</p>
       )}
     </figure>
+  );
+}
+
+export function ShareAxis(props: { start: number; end: number }) {
+  const { start, end } = props;
+  const { zone } = useSession();
+  return (
+    <div class="gantt-axis muted small num" aria-hidden="true">
+      {Array.from({ length: TICKS }, (_, tick) => (
+        <span key={tick}>
+          {moment((start + ((end - start) * tick) / (TICKS - 1)) * 1000, zone)}
+        </span>
+      ))}
+    </div>
   );
 }
 
@@ -118,7 +125,7 @@ function describe(period: OccupancyPeriod, now: number): string {
 }
 
 /** Select a part of the time by dragging; a click on a bar still opens it. */
-function useDrag(onSelect: (from: number, to: number) => void) {
+export function useDrag(onSelect: (from: number, to: number) => void) {
   const began = useRef<number | null>(null);
   const dragged = useRef(false);
   const [selection, setSelection] = useState<[number, number] | null>(null);

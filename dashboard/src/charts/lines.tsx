@@ -38,6 +38,7 @@ export function Lines(props: Props) {
   const [cursor, setCursor] = useState<Cursor | null>(null);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const format = props.format ?? short;
+  const position = props.position ?? ((seconds: number) => moment(seconds * 1000, zone));
   const { times, values } = useMemo(
     () => align(props.lines, props.step),
     [props.lines, props.step],
@@ -99,7 +100,7 @@ export function Lines(props: Props) {
         <Readout
           left={cursor.left}
           width={box.current?.clientWidth ?? 0}
-          title={moment(seconds * 1000, zone)}
+          title={position(seconds)}
           rows={props.lines.flatMap((line, index) => {
             const value = valueOf(values[index] ?? []);
             return value == null || hidden.has(line.name)
@@ -110,7 +111,7 @@ export function Lines(props: Props) {
         />
       )}
       <figcaption class="legend">
-        {seconds !== undefined && <span class="muted num">{moment(seconds * 1000, zone)}</span>}
+        {seconds !== undefined && <span class="muted num">{position(seconds)}</span>}
         {props.lines.length <= MOST_NAMED ? (
           props.lines.map((line, index) => (
             <button

@@ -20,6 +20,8 @@ export interface Shape {
   to?: number;
   /** Fit the value axis to the data instead of starting at zero. */
   loose?: boolean;
+  /** Format positions on an axis that is not time, such as steps. */
+  position?: (value: number) => string;
 }
 
 export interface Handlers {
@@ -34,6 +36,10 @@ const DAY = 86_400;
 const NARROW = 600;
 /** A shorter drag is a click. */
 const SHORTEST_DRAG = 5;
+/** Distances between the labels of an axis that is not time. */
+const STEPS = [1, 2, 5]
+  .flatMap((digit) => Array.from({ length: 8 }, (_, power) => digit * 10 ** power))
+  .sort((a, b) => a - b);
 /** Charts of one page share the position of the cursor. */
 const SYNC = "page";
 
@@ -67,7 +73,10 @@ export function plotOptions(
       ...(onZoom ? { sync: { key: SYNC, filters: { pub: isMove, sub: isMove } } } : {}),
     },
     scales: {
-      x: { range: (_plot, low, high) => timeRange(shape, low, high) },
+      x: {
+        time: !shape.position,
+        range: (_plot, low, high) => timeRange(shape, low, high),
+      },
       y: { range: (_plot, low, high) => valueRange(shape, low, high) },
     },
     axes: [
@@ -75,9 +84,11 @@ export function plotOptions(
         ...axis,
         size: 28,
         gap: 6,
-        space: (_plot, _axis, low, high) => (high - low < NARROW ? 80 : 50),
+        space: (_plot, _axis, low, high) => (shape.position || high - low < NARROW ? 80 : 50),
         grid: { show: false },
-        values: (_plot, splits) => timeLabels(splits, shape.bars),
+        values: (_plot, splits) =>
+          shape.position ? splits.map(shape.position) : timeLabels(splits, shape.bars),
+        ...(shape.position ? { incrs: STEPS } : {}),
         ...(shape.bars ? { incrs: [1, 2, 3, 5, 7, 14, 30, 60, 90].map((days) => days * DAY) } : {}),
       },
       {

@@ -1,69 +1,71 @@
 // The map of all GPUs: a canvas with pan and zoom by mouse, touch and keyboard.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import type { GpuMap } from "../api/types";
-import { css } from "../charts/colours";
-import { link } from "../state/route";
 import { useSession } from "../state/session";
-import { shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
-import { gpuAt, layOut, nodeOf, placeOf, PITCH, ROW, scaleFor, type Layout } from "./layout";
-import { pinchOf, type Point } from "./pinch";
+import { arrange, find } from "./arrange";
+import { colouringOf, isMetric, type ColourBy } from "./colouring";
+import { gpuAt, layOut, nodeOf, PITCH, scaleFor } from "./layout";
+import { Legend } from "./legend";
 import {
-  BROKEN,
   CLOSE,
-  DRAINING,
   drawClose,
   drawFar,
+  drawFound,
+  drawHeadings,
+  outline,
   paintBitmap,
-  paletteOf,
-  type Palette,
-  type View,
+  sceneOf,
 } from "./paint";
+import { pinchOf, type Point } from "./pinch";
+import { hrefOfGpu, hrefOfHolder, sentence, Tip } from "./tip";
+import { bounded, inSight, onScreen, steered, zoomed, type View } from "./view";
 
 const LARGEST_CELL = 44;
 /** Maximum initial cell size. */
 const LARGEST_FIT = 21;
 const HEIGHT = 420;
-const MARKS: Record<string, string> = {
-  f: "free",
-  h: "allocated",
-  p: "allocated or free, not known which",
-  x: "unhealthy",
-  c: "cordoned",
-  u: "health unknown",
-  d: "draining: a deleted pod still has processes on it",
-};
+const HEADING = 20;
+/** Narrower maps show the details of a GPU below the map, where they cover nothing. */
+const NARROW = 560;
+/** Milliseconds for which the details stay, so that the pointer can reach their links. */
+const LINGER = 220;
+const TIP = { width: 250, height: 210 };
 
-interface Hover {
-  gpu: number;
-  x: number;
-  y: number;
-}
-
-export function HeatMap(props: { map: GpuMap }) {
-  const { map } = props;
+export function HeatMap(props: { map: GpuMap; colourBy: ColourBy; groupBy: string; text: string }) {
+  const { colourBy, groupBy, text } = props;
   const { theme } = useSession();
   const canvas = useRef<HTMLCanvasElement>(null);
   const box = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
-  const [hover, setHover] = useState<Hover | null>(null);
+  const [hover, setHover] = useState(-1);
   const [cursor, setCursor] = useState(-1);
+  const [, moved] = useReducer((count: number) => count + 1, 0);
   const view = useRef<View>({ scale: 1, x: 0, y: 0 });
   const drawing = useRef(0);
-  const total = map.values.length;
+  const lingering = useRef(0);
 
-  const shape = map.counts.join();
+  const { map, sections } = useMemo(() => arrange(props.map, groupBy), [props.map, groupBy]);
+  const total = map.values.length;
+  const found = useMemo(() => find(map, text), [map, text]);
+  const shape = `${map.counts.join()} ${sections.map((each) => each.first + each.name).join()}`;
   const layout = useMemo(() => {
     const scale = scaleFor(map.counts, width || 1000, HEIGHT, LARGEST_FIT / PITCH);
-    return layOut(map.counts, (width || 1000) / scale);
+    return layOut(map.counts, (width || 1000) / scale, sections, Math.ceil(HEADING / scale));
   }, [shape, width]);
   const fit = width ? Math.min(width / layout.width, LARGEST_CELL / PITCH) : 1;
-  const height = Math.round(layout.height * fit);
-  const palette = useMemo(() => paletteOf(map), [map, theme]);
-  const bitmap = useMemo(
-    () => (width ? bitmapOf(map, layout, palette) : null),
-    [map, layout, palette, width > 0],
+  const size = { width, height: Math.round(layout.height * fit) };
+  const colouring = useMemo(() => colouringOf(map, colourBy), [map, colourBy, theme]);
+  const scene = useMemo(
+    () => sceneOf(map, layout, colouring, found),
+    [map, layout, colouring, found],
   );
+  const bitmap = useMemo(() => {
+    if (!width) return null;
+    const made = new OffscreenCanvas(layout.width, layout.height);
+    made.getContext("2d")?.putImageData(paintBitmap(scene), 0, 0);
+    return made;
+  }, [scene, width > 0]);
 
   useEffect(() => {
     const element = box.current;
@@ -76,7 +78,12 @@ export function HeatMap(props: { map: GpuMap }) {
   useEffect(() => {
     view.current = { scale: fit, x: 0, y: 0 };
   }, [layout, fit]);
+  useEffect(() => {
+    setCursor(-1);
+    setHover(-1);
+  }, [shape]);
 
+  const shown = cursor >= 0 ? cursor : hover < total ? hover : -1;
   const draw = () => {
     cancelAnimationFrame(drawing.current);
     drawing.current = requestAnimationFrame(() => {
@@ -84,31 +91,35 @@ export function HeatMap(props: { map: GpuMap }) {
       if (!context || !bitmap) return;
       const ratio = devicePixelRatio || 1;
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      context.clearRect(0, 0, width, height);
-      if (view.current.scale * PITCH < CLOSE) drawFar(context, bitmap, layout, view.current);
-      else drawClose(context, map, layout, palette, view.current, width, height);
-      const marked = cursor >= 0 ? cursor : (hover?.gpu ?? -1);
-      if (marked >= 0) outline(context, layout, view.current, marked, theme);
+      context.clearRect(0, 0, size.width, size.height);
+      if (view.current.scale * PITCH < CLOSE) drawFar(context, bitmap, scene, view.current);
+      else drawClose(context, scene, view.current, size);
+      drawHeadings(context, scene, view.current, size);
+      drawFound(context, scene, view.current);
+      if (shown >= 0) outline(context, scene, view.current, shown, 2);
       context.canvas.dataset.drawn = String(map.takenAt);
       context.canvas.dataset.zoom = (view.current.scale / fit).toFixed(2);
     });
   };
-  useEffect(draw, [bitmap, width, height, hover?.gpu, cursor, layout, fit]);
+  useEffect(draw, [bitmap, size.width, size.height, shown, layout, fit]);
 
   const move = (change: (view: View) => View) => {
-    view.current = bounded(change(view.current), layout, width, height, fit);
-    setHover(null);
+    view.current = bounded(change(view.current), layout, size, fit);
+    moved(0);
     draw();
   };
-  const zoom = (factor: number, px = width / 2, py = height / 2) =>
+  const zoom = (factor: number, px = size.width / 2, py = size.height / 2) =>
     move((old) => {
       const scale = Math.min(LARGEST_CELL / PITCH, Math.max(fit, old.scale * factor));
-      return {
-        scale,
-        x: old.x + px / scale - px / old.scale,
-        y: old.y + py / scale - py / old.scale,
-      };
+      return zoomed(old, scale, px, py);
     });
+  /** Zoom around the selected GPU, or around the middle, and keep the GPU visible. */
+  const zoomHere = (factor: number) => {
+    if (cursor < 0) return zoom(factor);
+    zoom(factor, ...onScreen(view.current, layout, cursor));
+    move((old) => inSight(old, layout, cursor, size));
+  };
+  const showAll = () => move(() => ({ scale: fit, x: 0, y: 0 }));
 
   useEffect(() => {
     const element = canvas.current;
@@ -140,8 +151,12 @@ export function HeatMap(props: { map: GpuMap }) {
       event.offsetY / view.current.scale - view.current.y,
     );
   const open = (gpu: number) => {
-    const name = map.nodes[nodeOf(layout, gpu)];
-    if (name) location.hash = link(["nodes", name], { gpu: String(map.indexes[gpu]) });
+    location.hash = hrefOfGpu(map, nodeOf(layout, gpu), gpu);
+  };
+  const show = (gpu: number, after = 0) => {
+    clearTimeout(lingering.current);
+    if (after) lingering.current = window.setTimeout(() => setHover(gpu), after);
+    else setHover(gpu);
   };
 
   const onDown = (event: PointerEvent) => {
@@ -155,7 +170,13 @@ export function HeatMap(props: { map: GpuMap }) {
     fingers.delete(event.pointerId);
     const left = [...fingers.values()][0];
     drag.current = left ? { ...left, moved: true } : null; // the remaining finger of a pinch continues to pan
-    if (gpu >= 0) open(gpu);
+    if (gpu < 0) {
+      if (event.pointerType === "touch") show(-1);
+      return;
+    }
+    if (event.pointerType === "touch" && gpu !== shown)
+      show(gpu); // the details have the links
+    else open(gpu);
   };
 
   /** Zoom around the midpoint of two fingers and pan with it. */
@@ -174,11 +195,14 @@ export function HeatMap(props: { map: GpuMap }) {
       const [dx, dy] = [event.offsetX - held.x, event.offsetY - held.y];
       if (!held.moved && Math.abs(dx) + Math.abs(dy) < 5) return;
       drag.current = { x: event.offsetX, y: event.offsetY, moved: true };
+      show(-1);
       move((old) => ({ ...old, x: old.x + dx / old.scale, y: old.y + dy / old.scale }));
       return;
     }
+    if (event.pointerType === "touch") return;
     const gpu = at(event);
-    setHover(gpu < 0 ? null : { gpu, x: event.offsetX, y: event.offsetY });
+    if (gpu === hover) clearTimeout(lingering.current);
+    else show(gpu, hover < 0 ? 0 : gpu < 0 ? LINGER : LINGER / 2);
   };
 
   const onKey = (event: KeyboardEvent) => {
@@ -186,25 +210,51 @@ export function HeatMap(props: { map: GpuMap }) {
     if (next !== null) {
       event.preventDefault();
       setCursor(next);
-      move((old) => inSight(old, layout, next, width, height));
+      move((old) => inSight(old, layout, next, size));
     } else if (event.key === "Enter" && cursor >= 0) open(cursor);
-    else if (event.key === "+" || event.key === "=") zoom(1.5);
-    else if (event.key === "-") zoom(1 / 1.5);
-    else if (event.key === "0") move(() => ({ scale: fit, x: 0, y: 0 }));
+    else if (event.key === "w" && cursor >= 0) {
+      const href = hrefOfHolder(map, nodeOf(layout, cursor), cursor);
+      if (href) location.hash = href;
+    } else if (event.key === "+" || event.key === "=") zoomHere(1.5);
+    else if (event.key === "-") zoomHere(1 / 1.5);
+    else if (event.key === "0") showAll();
+    else if (event.key === "Escape") setCursor(-1);
   };
 
-  const shown = cursor >= 0 ? cursor : (hover?.gpu ?? -1);
+  const node = shown >= 0 ? nodeOf(layout, shown) : 0;
   return (
-    <div class="heat" ref={box}>
+    <div
+      class="heat"
+      ref={box}
+      onFocusOut={(event) => {
+        if (!box.current?.contains(event.relatedTarget as Node | null)) setCursor(-1);
+      }}
+    >
+      <div class="heat-tools">
+        <span class="muted small" role="status">
+          {found && `${found.count.toLocaleString("en")} GPUs match`}
+        </span>
+        <button class="button icon" aria-label="Zoom in" onClick={() => zoomHere(1.6)}>
+          +
+        </button>
+        <button class="button icon" aria-label="Zoom out" onClick={() => zoomHere(1 / 1.6)}>
+          −
+        </button>
+        <button class="button icon" aria-label="Show all" onClick={showAll}>
+          <Icon name="reset" />
+        </button>
+      </div>
       <canvas
         ref={canvas}
         tabIndex={0}
         role="application"
-        aria-label={`Map of ${total.toLocaleString("en")} GPUs by ${map.quantity}. Arrow keys move, Enter opens a GPU, plus and minus zoom.`}
-        width={Math.round(width * (devicePixelRatio || 1))}
-        height={Math.round(height * (devicePixelRatio || 1))}
-        style={{ height: `${height}px` }}
+        aria-label={`Map of ${total.toLocaleString("en")} GPUs by ${colourBy}. Arrow keys move, Enter opens a GPU, W its workload, plus and minus zoom.`}
+        width={Math.round(size.width * (devicePixelRatio || 1))}
+        height={Math.round(size.height * (devicePixelRatio || 1))}
+        style={{ height: `${size.height}px` }}
         data-total={total}
+        data-groups={sections.length}
+        data-found={found?.count}
         onPointerDown={onDown}
         onPointerMove={onMove}
         onPointerUp={onUp}
@@ -212,159 +262,47 @@ export function HeatMap(props: { map: GpuMap }) {
           fingers.delete(event.pointerId);
           drag.current = null;
         }}
-        onPointerLeave={() => setHover(null)}
+        onPointerLeave={(event) => event.pointerType !== "touch" && show(-1, LINGER)}
         onKeyDown={onKey}
-        onBlur={() => setCursor(-1)}
       />
       <p class="sr" aria-live="polite">
-        {cursor >= 0 ? sentence(map, layout, cursor) : ""}
+        {cursor >= 0 ? sentence(map, node, cursor) : ""}
       </p>
       {shown >= 0 && (
         <Tip
           map={map}
-          layout={layout}
+          node={node}
           gpu={shown}
-          {...tipPlace(hover, layout, view.current, shown, width)}
+          at={
+            width < NARROW
+              ? null
+              : tipPlace(
+                  onScreen(view.current, layout, shown),
+                  view.current,
+                  size,
+                  canvas.current?.offsetTop ?? 0,
+                )
+          }
+          onEnter={() => clearTimeout(lingering.current)}
+          onLeave={() => show(-1, LINGER)}
         />
       )}
-      <div class="heat-tools">
-        <button class="button icon" aria-label="Zoom in" onClick={() => zoom(1.6)}>
-          +
-        </button>
-        <button class="button icon" aria-label="Zoom out" onClick={() => zoom(1 / 1.6)}>
-          −
-        </button>
-        <button
-          class="button icon"
-          aria-label="Show all"
-          onClick={() => move(() => ({ scale: fit, x: 0, y: 0 }))}
-        >
-          <Icon name="reset" />
-        </button>
-      </div>
-      <Legend map={map} palette={palette} />
+      <Legend colouring={colouring} selectable={!isMetric(colourBy) && colourBy !== "health"} />
     </div>
   );
 }
 
-function bitmapOf(map: GpuMap, layout: Layout, palette: Palette): OffscreenCanvas {
-  const made = new OffscreenCanvas(layout.width, layout.height);
-  made.getContext("2d")?.putImageData(paintBitmap(map, layout, palette), 0, 0);
-  return made;
-}
-
-function bounded(view: View, layout: Layout, width: number, height: number, fit: number): View {
-  const scale = Math.max(fit, view.scale);
-  const keep = (offset: number, inner: number, outer: number) =>
-    inner * scale <= outer ? 0 : Math.min(0, Math.max(outer / scale - inner, offset));
-  return { scale, x: keep(view.x, layout.width, width), y: keep(view.y, layout.height, height) };
-}
-
-function inSight(view: View, layout: Layout, gpu: number, width: number, height: number): View {
-  const [px, py] = placeOf(layout, nodeOf(layout, gpu), gpu);
-  const x = Math.min(Math.max(view.x, -px), width / view.scale - px - PITCH);
-  const y = Math.min(Math.max(view.y, -py), height / view.scale - py - PITCH);
-  return { ...view, x, y };
-}
-
-function steered(key: string, cursor: number, layout: Layout, total: number): number | null {
-  if (!["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"].includes(key) || !total) return null;
-  if (cursor < 0) return 0;
-  if (key === "ArrowLeft") return Math.max(0, cursor - 1);
-  if (key === "ArrowRight") return Math.min(total - 1, cursor + 1);
-  const [px, py] = placeOf(layout, nodeOf(layout, cursor), cursor);
-  const inBlock = (py % ROW) / PITCH;
-  const step =
-    key === "ArrowDown" ? (inBlock < 1 ? PITCH : ROW - PITCH) : inBlock < 1 ? PITCH - ROW : -PITCH;
-  const found = gpuAt(layout, px + 1, py + step + 1);
-  return found < 0 ? cursor : found;
-}
-
-function outline(
-  context: CanvasRenderingContext2D,
-  layout: Layout,
+/** Place the details beside a GPU, on the side with room, so that they do not cover it. */
+function tipPlace(
+  [x, y]: [number, number],
   view: View,
-  gpu: number,
-  theme: string,
-): void {
-  const [px, py] = placeOf(layout, nodeOf(layout, gpu), gpu);
-  const size = Math.max(6, PITCH * view.scale);
-  context.strokeStyle = theme === "dark" ? "#ffffff" : "#000000";
-  context.lineWidth = 2;
-  context.strokeRect(
-    (px + view.x) * view.scale - 1,
-    (py + view.y) * view.scale - 1,
-    size + 1,
-    size + 1,
-  );
-}
-
-function sentence(map: GpuMap, layout: Layout, gpu: number): string {
-  const value = map.values[gpu];
-  const reading = value == null ? "no reading" : `${value} ${map.unit}`;
-  return `${map.nodes[nodeOf(layout, gpu)]}, GPU ${map.indexes[gpu]}: ${reading}, ${MARKS[map.marks[gpu] ?? ""] ?? ""}`;
-}
-
-function tipPlace(hover: Hover | null, layout: Layout, view: View, gpu: number, width: number) {
-  const [px, py] = placeOf(layout, nodeOf(layout, gpu), gpu);
-  const x = hover?.x ?? (px + view.x + PITCH) * view.scale;
-  const y = hover?.y ?? (py + view.y + PITCH) * view.scale;
-  return { x: Math.min(Math.max(8, x + 14), Math.max(8, width - 230)), y: y + 16 };
-}
-
-function Tip(props: { map: GpuMap; layout: Layout; gpu: number; x: number; y: number }) {
-  const { map, layout, gpu } = props;
-  const node = nodeOf(layout, gpu);
-  const value = map.values[gpu];
-  const island = map.islands[gpu];
-  return (
-    <div class="tip" style={{ transform: `translate(${props.x}px, ${props.y}px)` }}>
-      <p class="tip-title">
-        {map.nodes[node]} <span class="muted">GPU {map.indexes[gpu]}</span>
-      </p>
-      <p class="tip-value num">
-        {value == null ? "no reading" : `${value} ${map.unit}`}{" "}
-        <span class="muted">{map.quantity}</span>
-      </p>
-      <p class="muted small">
-        {MARKS[map.marks[gpu] ?? ""]} · {shortModel(map.models[map.modelOf[node] ?? 0] ?? "")}
-        {island !== "-" && ` · island ${island}`}
-      </p>
-    </div>
-  );
-}
-
-function Legend(props: { map: GpuMap; palette: Palette }) {
-  const { map, palette } = props;
-  const steps = 24;
-  return (
-    <div class="heat-legend small muted">
-      <span class="num">{palette.low}</span>
-      <span class="ramp" aria-hidden="true">
-        {Array.from({ length: steps }, (_, step) => (
-          <span key={step} style={{ background: css(palette.scale(step / (steps - 1))) }} />
-        ))}
-      </span>
-      <span class="num">
-        {palette.high} {map.unit}
-      </span>
-      <span class="spacer" />
-      {map.quantity === "utilization" && (
-        <span class="key">
-          <span class="swatch" style={{ background: css(palette.free) }} /> free
-        </span>
-      )}
-      <span class="key">
-        <span class="swatch" style={{ background: BROKEN }} /> unhealthy
-      </span>
-      {map.marks.includes("d") && (
-        <span class="key">
-          <span class="swatch" style={{ background: DRAINING }} /> draining
-        </span>
-      )}
-      <span class="key">
-        <span class="swatch hollow" style={{ background: css(palette.none) }} /> no reading
-      </span>
-    </div>
-  );
+  size: { width: number; height: number },
+  top: number,
+): { x: number; y: number } {
+  const half = (PITCH * view.scale) / 2;
+  const right = x + half + 3 + TIP.width <= size.width;
+  return {
+    x: right ? x + half + 3 : Math.max(0, x - half - 3 - TIP.width),
+    y: top + Math.max(0, Math.min(y - half, size.height - TIP.height)),
+  };
 }

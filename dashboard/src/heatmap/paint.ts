@@ -1,102 +1,64 @@
 // Paint the map. When data changes, the whole fleet is painted into one bitmap with a few pixels per
 // GPU; a frame is one scaled copy of it. When cells are large enough, the visible ones are drawn
-// individually with islands and marks instead.
+// individually with islands, names and marks instead.
 import type { GpuMap } from "../api/types";
-import {
-  css,
-  inferno,
-  parseHex,
-  themeColour,
-  viridis,
-  type Rgb,
-  type Scale,
-} from "../charts/colours";
-import { placeOf, PITCH, ROW, type Layout } from "./layout";
+import { css, parseHex, themeColour, type Rgb } from "../charts/colours";
+import type { Matches } from "./arrange";
+import { BROKEN, DRAINING, NONE, UNCHECKED, type Colouring } from "./colouring";
+import { nodeOf, placeOf, PITCH, rowAt, type Layout } from "./layout";
+import type { Size, View } from "./view";
 
-export type Quantity = "utilization" | "temperature" | "power" | "memory";
-
-export const BROKEN = "#ff5d73";
-export const DRAINING = "#e8a33d";
 /** Cell width on screen from which cells are drawn individually. */
 export const CLOSE = 9;
 /** Cell size from which corners are rounded. */
 const ROUND = 14;
+/** Opacity of GPUs that a search does not find. */
+const FAINT = 0.16;
+/** Found GPUs are outlined if there are at most this many. */
+const MOST_OUTLINED = 400;
 
-export interface Palette {
-  scale: Scale;
-  low: number;
-  high: number;
-  free: Rgb;
-  none: Rgb;
+/** What is painted, and the colours of the theme around it. */
+export interface Scene {
+  map: GpuMap;
+  layout: Layout;
+  colouring: Colouring;
+  found: Matches | null;
   plate: string;
   text: string;
+  ink: string;
+  panel: Rgb;
 }
 
-export function paletteOf(map: GpuMap): Palette {
-  const warm = map.quantity === "temperature" || map.quantity === "power";
-  const low = map.quantity === "temperature" ? 25 : 0;
-  let high = map.quantity === "temperature" ? 90 : 100;
-  if (map.quantity === "power") {
-    high = 100;
-    for (const value of map.values) if (value !== null && value > high) high = value;
-    high = Math.ceil(high / 100) * 100;
-  }
+export function sceneOf(
+  map: GpuMap,
+  layout: Layout,
+  colouring: Colouring,
+  found: Matches | null,
+): Scene {
   return {
-    scale: warm ? inferno : viridis,
-    low,
-    high,
-    free: parseHex(themeColour("--heat-free")),
-    none: parseHex(themeColour("--heat-none")),
+    map,
+    layout,
+    colouring,
+    found,
     plate: themeColour("--heat-plate"),
     text: themeColour("--muted"),
+    ink: themeColour("--text"),
+    panel: parseHex(themeColour("--panel")),
   };
-}
-
-type State = "broken" | "draining" | "free" | "none";
-
-/** Return the colour of a GPU: a position on the scale, or a state that has a colour of its own. */
-export function rateOf(map: GpuMap, gpu: number, palette: Palette): number | State {
-  const mark = map.marks[gpu];
-  if (mark === "x") return "broken";
-  if (mark === "d") return "draining";
-  const value = map.values[gpu];
-  if (
-    map.quantity === "utilization" &&
-    mark !== "h" &&
-    mark !== "p" &&
-    (value == null || value < 5)
-  )
-    return "free";
-  if (value == null) return "none";
-  return (value - palette.low) / (palette.high - palette.low);
-}
-
-function colourOf(rate: number | State, palette: Palette): Rgb {
-  if (rate === "broken") return parseHex(BROKEN);
-  if (rate === "draining") return parseHex(DRAINING);
-  if (rate === "free") return palette.free;
-  return rate === "none" ? palette.none : palette.scale(rate);
 }
 
 /** Paint the map as pixels. */
-export function paintBitmap(map: GpuMap, layout: Layout, palette: Palette): ImageData {
+export function paintBitmap(scene: Scene): ImageData {
+  const { layout, colouring, found } = scene;
   const image = new ImageData(layout.width, layout.height);
   const pixels = new Uint32Array(image.data.buffer);
-  const steps = Array.from({ length: 101 }, (_, step) => packed(palette.scale(step / 100)));
-  const states = {
-    broken: packed(parseHex(BROKEN)),
-    draining: packed(parseHex(DRAINING)),
-    free: packed(palette.free),
-    none: packed(palette.none),
-  };
+  const strong = colouring.table.map(packed);
+  const faint = colouring.table.map((colour) => packed(mixed(colour, scene.panel, FAINT)));
   for (let node = 0; node < layout.x.length; node++) {
     const end = layout.first[node + 1] as number;
     for (let gpu = layout.first[node] as number; gpu < end; gpu++) {
-      const rate = rateOf(map, gpu, palette);
-      const colour =
-        typeof rate === "number"
-          ? (steps[Math.round(Math.min(1, Math.max(0, rate)) * 100)] as number)
-          : states[rate];
+      const entry = colouring.cell[gpu] as number;
+      const colour = (found && !found.gpus[gpu] ? faint[entry] : strong[entry]) as number;
       const [x, y] = placeOf(layout, node, gpu);
       const start = y * layout.width + x;
       for (let line = 0; line < PITCH - 1; line++) {
@@ -107,21 +69,20 @@ export function paintBitmap(map: GpuMap, layout: Layout, palette: Palette): Imag
   return image;
 }
 
-function packed([red, green, blue]: Rgb): number {
-  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+function mixed(colour: Rgb, ground: Rgb, share: number): Rgb {
+  return [0, 1, 2].map((part) =>
+    Math.round((colour[part] ?? 0) * share + (ground[part] ?? 0) * (1 - share)),
+  ) as unknown as Rgb;
 }
 
-/** The viewport: screen = (bitmap + offset) * scale. */
-export interface View {
-  scale: number;
-  x: number;
-  y: number;
+function packed([red, green, blue]: Rgb): number {
+  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
 export function drawFar(
   context: CanvasRenderingContext2D,
   bitmap: CanvasImageSource,
-  layout: Layout,
+  scene: Scene,
   view: View,
 ): void {
   context.imageSmoothingEnabled = view.scale < 1;
@@ -130,75 +91,67 @@ export function drawFar(
     bitmap,
     view.x * view.scale,
     view.y * view.scale,
-    layout.width * view.scale,
-    layout.height * view.scale,
+    scene.layout.width * view.scale,
+    scene.layout.height * view.scale,
   );
 }
 
 export function drawClose(
   context: CanvasRenderingContext2D,
-  map: GpuMap,
-  layout: Layout,
-  palette: Palette,
+  scene: Scene,
   view: View,
-  width: number,
-  height: number,
+  size: Size,
 ): void {
-  const firstRow = Math.max(0, Math.floor(-view.y / ROW));
-  const lastRow = Math.min(
-    layout.rows.length - 2,
-    Math.floor((height / view.scale - view.y) / ROW),
-  );
-  const cell = (PITCH - 0.55) * view.scale;
-  const round = Math.min(4, cell / 5);
-  for (let row = firstRow; row <= lastRow; row++) {
+  const { layout } = scene;
+  const last = Math.min(layout.tops.length - 1, rowAt(layout, size.height / view.scale - view.y));
+  for (let row = rowAt(layout, -view.y); row <= last; row++) {
     for (let node = layout.rows[row] as number; node < (layout.rows[row + 1] as number); node++) {
       const left = ((layout.x[node] as number) + view.x) * view.scale;
       const wide = (layout.columns[node] as number) * PITCH * view.scale;
-      if (left > width || left + wide < 0) continue;
-      drawIslands(context, map, layout, palette, view, node);
-      for (
-        let gpu = layout.first[node] as number;
-        gpu < (layout.first[node + 1] as number);
-        gpu++
-      ) {
-        const [px, py] = placeOf(layout, node, gpu);
-        const x = (px + view.x + 0.28) * view.scale;
-        const y = (py + view.y + 0.28) * view.scale;
-        const rate = rateOf(map, gpu, palette);
-        context.fillStyle = css(colourOf(rate, palette));
-        if (cell < ROUND) context.fillRect(x, y, cell, cell);
-        else {
-          context.beginPath();
-          context.roundRect(x, y, cell, cell, round);
-          context.fill();
-        }
-        if (rate === "broken") drawCross(context, x, y, cell);
-        else if (map.marks[gpu] === "c") drawBar(context, palette, x, y, cell);
-      }
-      if (wide > 64)
-        drawName(
-          context,
-          map.nodes[node] ?? "",
-          palette,
-          left,
-          ((layout.y[node] as number) + 2 * PITCH + view.y) * view.scale,
-          wide,
-          view,
-        );
+      if (left > size.width || left + wide < 0) continue;
+      drawIslands(context, scene, view, node);
+      drawGpus(context, scene, view, node);
+      if (wide > 64) drawName(context, scene, view, node, left, wide);
     }
   }
+  context.globalAlpha = 1;
+}
+
+function drawGpus(context: CanvasRenderingContext2D, scene: Scene, view: View, node: number): void {
+  const { map, layout, colouring, found } = scene;
+  const cell = (PITCH - 0.55) * view.scale;
+  const round = Math.min(4, cell / 5);
+  const end = layout.first[node + 1] as number;
+  for (let gpu = layout.first[node] as number; gpu < end; gpu++) {
+    const [px, py] = placeOf(layout, node, gpu);
+    const x = (px + view.x + 0.28) * view.scale;
+    const y = (py + view.y + 0.28) * view.scale;
+    const entry = colouring.cell[gpu] as number;
+    context.globalAlpha = found && !found.gpus[gpu] ? FAINT : 1;
+    context.fillStyle = css(colouring.table[entry] as Rgb);
+    if (cell < ROUND) context.fillRect(x, y, cell, cell);
+    else {
+      context.beginPath();
+      context.roundRect(x, y, cell, cell, round);
+      context.fill();
+    }
+    if (entry === BROKEN) drawCross(context, x, y, cell);
+    else if (entry === DRAINING) drawStripes(context, "#3d2400", x, y, cell, 1);
+    else if (entry === NONE || entry === UNCHECKED)
+      drawStripes(context, scene.plate, x, y, cell, 2);
+    else if (map.marks[gpu] === "c") drawBar(context, scene.text, x, y, cell);
+  }
+  context.globalAlpha = 1;
 }
 
 /** Draw the background of a node, split where the island changes between its two rows. */
 function drawIslands(
   context: CanvasRenderingContext2D,
-  map: GpuMap,
-  layout: Layout,
-  palette: Palette,
+  scene: Scene,
   view: View,
   node: number,
 ): void {
+  const { map, layout } = scene;
   const first = layout.first[node] as number;
   const columns = layout.columns[node] as number;
   const count = (layout.first[node + 1] as number) - first;
@@ -209,7 +162,7 @@ function drawIslands(
     count > columns &&
     map.islands[first] !== map.islands[first + columns] &&
     map.islands[first] !== "-";
-  context.fillStyle = palette.plate;
+  context.fillStyle = scene.plate;
   context.beginPath();
   const line = PITCH * view.scale;
   const lines = count > columns ? 2 : 1;
@@ -232,14 +185,35 @@ function drawCross(context: CanvasRenderingContext2D, x: number, y: number, cell
   context.stroke();
 }
 
+/** Draw diagonal lines over a cell: one for draining, several for no reading. */
+function drawStripes(
+  context: CanvasRenderingContext2D,
+  colour: string,
+  x: number,
+  y: number,
+  cell: number,
+  count: number,
+): void {
+  context.strokeStyle = colour;
+  context.lineWidth = Math.max(1, cell / 9);
+  context.beginPath();
+  for (let line = 1; line <= count; line++) {
+    const at = (cell * 2 * line) / (count + 1);
+    const [near, far] = [Math.max(0, at - cell), Math.min(cell, at)];
+    context.moveTo(x + near, y + far);
+    context.lineTo(x + far, y + near);
+  }
+  context.stroke();
+}
+
 function drawBar(
   context: CanvasRenderingContext2D,
-  palette: Palette,
+  colour: string,
   x: number,
   y: number,
   cell: number,
 ): void {
-  context.strokeStyle = palette.text;
+  context.strokeStyle = colour;
   context.lineWidth = Math.max(1, cell / 12);
   context.beginPath();
   context.moveTo(x + cell * 0.3, y + cell / 2);
@@ -249,21 +223,64 @@ function drawBar(
 
 function drawName(
   context: CanvasRenderingContext2D,
-  name: string,
-  palette: Palette,
-  x: number,
-  y: number,
-  wide: number,
+  scene: Scene,
   view: View,
+  node: number,
+  x: number,
+  wide: number,
 ): void {
   const size = Math.min(12, 2.6 * view.scale);
   if (size < 8) return;
-  context.fillStyle = palette.text;
+  const name = scene.map.nodes[node] ?? "";
+  const y = ((scene.layout.y[node] as number) + 2 * PITCH + view.y) * view.scale;
+  context.fillStyle = scene.text;
   context.font = `500 ${size}px "Geist Variable", sans-serif`;
   const room = Math.floor(wide / (size * 0.56));
   context.fillText(
     name.length > room ? `…${name.slice(1 - room)}` : name,
     x,
     y + 0.6 * view.scale + size,
+  );
+}
+
+/** Draw the names of the groups above their nodes. */
+export function drawHeadings(
+  context: CanvasRenderingContext2D,
+  scene: Scene,
+  view: View,
+  size: Size,
+): void {
+  context.fillStyle = scene.ink;
+  context.font = '550 12px "Geist Variable", sans-serif';
+  for (const { name, y } of scene.layout.headings) {
+    const top = (y + view.y) * view.scale;
+    if (top > -20 && top < size.height) context.fillText(name, 1, top + 12);
+  }
+}
+
+/** Outline the GPUs that a search found, if they are few. */
+export function drawFound(context: CanvasRenderingContext2D, scene: Scene, view: View): void {
+  const { found } = scene;
+  if (!found || found.count > MOST_OUTLINED) return;
+  for (let gpu = found.gpus.indexOf(1); gpu >= 0; gpu = found.gpus.indexOf(1, gpu + 1))
+    outline(context, scene, view, gpu, 1.5);
+}
+
+export function outline(
+  context: CanvasRenderingContext2D,
+  scene: Scene,
+  view: View,
+  gpu: number,
+  width: number,
+): void {
+  const [px, py] = placeOf(scene.layout, nodeOf(scene.layout, gpu), gpu);
+  const size = Math.max(6, PITCH * view.scale);
+  context.strokeStyle = scene.ink;
+  context.lineWidth = width;
+  context.strokeRect(
+    (px + view.x) * view.scale - 1,
+    (py + view.y) * view.scale - 1,
+    size + 1,
+    size + 1,
   );
 }

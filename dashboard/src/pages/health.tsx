@@ -4,6 +4,7 @@ import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { NONE, count, decimal } from "../ui/format";
 import { Ago, Badge, Card, Empty, Loaded, PageHead, Pager, type Tone } from "../ui/components";
+import { Table } from "../ui/table";
 
 const UNAVAILABLE = "This server has no Kubernetes cluster with agents";
 const SIZE = 25;
@@ -108,75 +109,71 @@ function Stat(props: { label: string; value: string; sub: string }) {
 
 function Findings(props: { page: FindingPage }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Findings">
-      <table>
-        <thead>
-          <tr>
-            <th>Node</th>
-            <th class="right">GPU</th>
-            <th>Severity</th>
-            <th>Finding</th>
-            <th>What to do</th>
-            <th>Since</th>
+    <Table label="Findings">
+      <thead>
+        <tr>
+          <th>Node</th>
+          <th class="right">GPU</th>
+          <th>Severity</th>
+          <th>Finding</th>
+          <th>What to do</th>
+          <th>Since</th>
+        </tr>
+      </thead>
+      <tbody>
+        {props.page.data.map((finding) => (
+          <tr key={`${finding.node} ${finding.gpu} ${finding.signal}`}>
+            <td class="name">
+              <a href={link(["nodes", finding.node])}>{finding.node}</a>
+            </td>
+            <td class="right">{finding.gpu ?? NONE}</td>
+            <td>
+              <Badge word={finding.severity} tone={SEVERITY[finding.severity] ?? "idle"} />
+            </td>
+            <td class="words">{finding.message}</td>
+            <td class="words soft">{finding.action}</td>
+            <td>{finding.since ? <Ago at={Date.parse(finding.since)} /> : NONE}</td>
           </tr>
-        </thead>
-        <tbody>
-          {props.page.data.map((finding) => (
-            <tr key={`${finding.node} ${finding.gpu} ${finding.signal}`}>
-              <td class="name">
-                <a href={link(["nodes", finding.node])}>{finding.node}</a>
-              </td>
-              <td class="right">{finding.gpu ?? NONE}</td>
-              <td>
-                <Badge word={finding.severity} tone={SEVERITY[finding.severity] ?? "idle"} />
-              </td>
-              <td class="words">{finding.message}</td>
-              <td class="words soft">{finding.action}</td>
-              <td>{finding.since ? <Ago at={Date.parse(finding.since)} /> : NONE}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }
 
 function Repairs(props: { page: RepairPage }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Repairs">
-      <table>
-        <thead>
-          <tr>
-            <th>Node</th>
-            <th>Phase</th>
-            <th>Cause</th>
-            <th>Now</th>
-            <th>Since</th>
-            <th class="right">Earlier faults</th>
+    <Table label="Repairs">
+      <thead>
+        <tr>
+          <th>Node</th>
+          <th>Phase</th>
+          <th>Cause</th>
+          <th>Now</th>
+          <th>Since</th>
+          <th class="right">Earlier faults</th>
+        </tr>
+      </thead>
+      <tbody>
+        {props.page.data.map((repair) => (
+          <tr key={repair.node}>
+            <td class="name">
+              <a href={link(["nodes", repair.node])}>{repair.node}</a>
+            </td>
+            <td>
+              <Badge word={repair.phase || "Healthy"} tone={repair.opened ? "warn" : "good"} />
+            </td>
+            <td class="words">{repair.cause || NONE}</td>
+            <td class="words soft">
+              {repair.message}
+              {repair.acknowledgedBy && (
+                <div class="muted small">acknowledged by {repair.acknowledgedBy}</div>
+              )}
+            </td>
+            <td>{repair.since ? <Ago at={Date.parse(repair.since)} /> : NONE}</td>
+            <td class="right">{count(repair.history.length)}</td>
           </tr>
-        </thead>
-        <tbody>
-          {props.page.data.map((repair) => (
-            <tr key={repair.node}>
-              <td class="name">
-                <a href={link(["nodes", repair.node])}>{repair.node}</a>
-              </td>
-              <td>
-                <Badge word={repair.phase || "Healthy"} tone={repair.opened ? "warn" : "good"} />
-              </td>
-              <td class="words">{repair.cause || NONE}</td>
-              <td class="words soft">
-                {repair.message}
-                {repair.acknowledgedBy && (
-                  <div class="muted small">acknowledged by {repair.acknowledgedBy}</div>
-                )}
-              </td>
-              <td>{repair.since ? <Ago at={Date.parse(repair.since)} /> : NONE}</td>
-              <td class="right">{count(repair.history.length)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }

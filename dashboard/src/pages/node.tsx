@@ -9,6 +9,7 @@ import { count, decimal, percent, shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Ago, Badge, Card, Empty, KeyValues, PageHead, Loaded } from "../ui/components";
 import { RangeChoice } from "../ui/range";
+import { Table } from "../ui/table";
 import { Graphs } from "./graphs";
 import { STATE_TONES, STATE_WORDS } from "./nodes";
 
@@ -223,31 +224,29 @@ function Processes(props: { node: NodeDetail }) {
       </Empty>
     );
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Processes">
-      <table>
-        <thead>
-          <tr>
-            <th>GPU</th>
-            <th>Process</th>
-            <th>User</th>
-            <th class="right">PID</th>
-            <th class="right">GPU memory</th>
+    <Table label="Processes">
+      <thead>
+        <tr>
+          <th>GPU</th>
+          <th>Process</th>
+          <th>User</th>
+          <th class="right">PID</th>
+          <th class="right">GPU memory</th>
+        </tr>
+      </thead>
+      <tbody>
+        {props.node.processes.map((process) => (
+          <tr key={`${process.gpuIndex} ${process.pid}`}>
+            <td>{process.gpuIndex}</td>
+            <td class="name">{process.processName}</td>
+            <td class="soft">{process.user}</td>
+            <td class="right">{process.pid}</td>
+            <td class="right">
+              {process.gpuMemory == null ? "–" : `${decimal(process.gpuMemory / 1024)} GiB`}
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {props.node.processes.map((process) => (
-            <tr key={`${process.gpuIndex} ${process.pid}`}>
-              <td>{process.gpuIndex}</td>
-              <td class="name">{process.processName}</td>
-              <td class="soft">{process.user}</td>
-              <td class="right">{process.pid}</td>
-              <td class="right">
-                {process.gpuMemory == null ? "–" : `${decimal(process.gpuMemory / 1024)} GiB`}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }

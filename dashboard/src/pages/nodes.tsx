@@ -1,9 +1,9 @@
-// Node list, filtered by state and name.
+// Node list, filtered by state, name, model, source, rack, team and user.
 import type { NodePage, NodeRow, WorkloadMetadata } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
-import { count, shortModel } from "../ui/format";
+import { NONE, count, shortModel } from "../ui/format";
 import {
   Badge,
   Card,
@@ -13,13 +13,14 @@ import {
   PageHead,
   Pager,
   Search,
-  Select,
   Loaded,
   rowLink,
 } from "../ui/components";
+import { ClearFilters, FilterFields, Mine, setFilter } from "../ui/filters";
 import { SortHead } from "../ui/sort";
+import { PageSize, Table, sizeOf } from "../ui/table";
 
-const SIZE = 25;
+const FILTERS = ["name", "state", "model", "source", "rack", "team", "user"];
 const STATES = [
   ["", "All"],
   ["busy", "Full"],
@@ -44,54 +45,55 @@ export const STATE_TONES: Record<string, "good" | "info" | "idle" | "bad"> = {
 };
 
 export function NodesPage(props: { query: Record<string, string> }) {
-  const { state = "", name = "", model = "", page = "1", cluster } = props.query;
-  const sort = parseSort(props.query["sort"], "name");
+  const { query } = props;
+  const { state = "", name = "", page = "1", cluster } = query;
+  const sort = parseSort(query["sort"], "name");
+  const size = sizeOf(query);
+  const chosen = Object.fromEntries(FILTERS.map((field) => [field, query[field]]));
   const nodes = useResource<NodePage>(
     "api/nodes",
-    { cluster, state, name, model, ...orderOf(sort), pageNum: Number(page), pageSize: SIZE },
+    { cluster, ...chosen, ...orderOf(sort), pageNum: Number(page), pageSize: size },
     { every: 15_000, on: ["node", "gpu"], keep: true },
   );
   const meta = useResource<WorkloadMetadata>(
     "api/workloadMetadata",
     { cluster },
     { every: 60_000 },
-  );
+  ).data;
+  const filtered = FILTERS.some((field) => query[field]);
   return (
     <>
       <PageHead
         title="Nodes"
-        sub={
-          nodes.data
-            ? `${count(nodes.data.total)} ${state || name || model ? "match" : "with GPUs"}`
-            : " "
-        }
+        sub={nodes.data ? `${count(nodes.data.total)} ${filtered ? "match" : "with GPUs"}` : " "}
       />
       <div class="filters">
-        <Search
-          label="Find a node"
-          value={name}
-          onChange={(text) => setQuery({ name: text || undefined, page: undefined })}
-        />
+        <Search label="Find a node" value={name} onChange={(text) => setFilter("name", text)} />
         <Choice
           label="State"
           value={state as (typeof STATES)[number][0]}
           options={STATES}
-          onChange={(chosen) => setQuery({ state: chosen || undefined, page: undefined })}
+          onChange={(value) => setFilter("state", value)}
         />
-        <Select
-          label="Model"
-          value={model}
-          any="All models"
-          options={meta.data?.models ?? []}
-          onChange={(chosen) => setQuery({ model: chosen || undefined, page: undefined })}
+        <FilterFields
+          query={query}
+          fields={[
+            { name: "model", label: "Model", any: "All models", options: meta?.models ?? [] },
+            { name: "source", label: "Source", any: "All sources", options: meta?.sources ?? [] },
+            { name: "rack", label: "Rack", any: "All racks", options: meta?.racks ?? [] },
+            { name: "team", label: "Team", any: "All teams", options: meta?.teams ?? [] },
+            { name: "user", label: "User", any: "All users", options: meta?.users ?? [] },
+          ]}
         />
+        <Mine user={query["user"] ?? ""} />
+        <ClearFilters query={query} names={FILTERS} />
       </div>
       <Card flush>
         <Loaded of={nodes} lines={10}>
           {(rows) => (
             <>
               {rows.data.length ? (
-                <NodeTable rows={rows.data} sort={sort} />
+                <NodeTable rows={rows.data} sort={sort} sources={meta?.sources.length ?? 1} />
               ) : (
                 <Empty title={rows.total ? "No nodes on this page" : "No node matches"}>
                   {rows.total
@@ -101,10 +103,12 @@ export function NodesPage(props: { query: Record<string, string> }) {
               )}
               <Pager
                 page={Number(page)}
-                size={SIZE}
+                size={size}
                 total={rows.total}
                 onChange={(number) => setQuery({ page: String(number) }, true)}
-              />
+              >
+                <PageSize size={size} />
+              </Pager>
             </>
           )}
         </Loaded>
@@ -113,62 +117,68 @@ export function NodesPage(props: { query: Record<string, string> }) {
   );
 }
 
-/** Return the sort parameters of the API: most free and busiest first unless reversed. */
+const SORTS = ["name", "state", "free", "utilization", "model", "source", "rack"];
+/** Fields that the API sorts with the largest first. */
+const LARGEST_FIRST = ["free", "utilization"];
+
+/** Return the sort parameters of the API. */
 function orderOf(sort: Sort): { sort?: string; reverse?: string } {
-  const upwards = sort.field === "name" || sort.field === "state";
-  if (!["name", "state", "free", "utilization"].includes(sort.field)) return {};
+  if (!SORTS.includes(sort.field)) return {};
+  const reverse = LARGEST_FIRST.includes(sort.field) !== sort.down;
   return {
     ...(sort.field === "name" ? {} : { sort: sort.field }),
-    ...(upwards === sort.down ? { reverse: "true" } : {}),
+    ...(reverse ? { reverse: "true" } : {}),
   };
 }
 
-function NodeTable(props: { rows: NodeRow[]; sort: Sort }) {
+function NodeTable(props: { rows: NodeRow[]; sort: Sort; sources: number }) {
   const head = { sort: props.sort, otherwise: "name" };
-  const problems = props.rows.some((node) => node.fault);
+  const racks = props.rows.some((node) => node.rack) || props.sort.field === "rack";
+  const sources = props.sources > 1;
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Nodes">
-      <table>
-        <thead>
-          <tr>
-            <SortHead field="name" words="Node" {...head} />
-            <SortHead field="state" words="State" {...head} />
-            <SortHead field="free" words="GPUs" down {...head} />
-            <th>Model</th>
-            <SortHead field="utilization" words="Utilization" down right {...head} />
-            {problems && <th>Problem</th>}
+    <Table label="Nodes">
+      <thead>
+        <tr>
+          <SortHead field="name" words="Node" {...head} />
+          <SortHead field="state" words="State" {...head} />
+          <SortHead field="free" words="GPUs" down {...head} />
+          <SortHead field="model" words="Model" {...head} />
+          {racks && <SortHead field="rack" words="Rack" {...head} />}
+          {sources && <SortHead field="source" words="Source" {...head} />}
+          <SortHead field="utilization" words="Utilization" down right {...head} />
+        </tr>
+      </thead>
+      <tbody>
+        {props.rows.map((node) => (
+          <tr key={node.name} {...rowLink(link(["nodes", node.name]))}>
+            <td class="name">
+              <a href={link(["nodes", node.name])}>{node.name}</a>
+            </td>
+            <td>
+              <Badge
+                word={STATE_WORDS[node.state] ?? node.state}
+                tone={STATE_TONES[node.state] ?? "idle"}
+              />{" "}
+              {node.cordoned && <Badge word="cordoned" />}
+              {node.fault && <div class="muted small problem">{node.fault}</div>}
+            </td>
+            <td>
+              {node.gpuAllocated == null ? (
+                count(node.gpuTotal)
+              ) : (
+                <GpuSquares total={node.gpuTotal} held={node.gpuAllocated} />
+              )}
+            </td>
+            <td class="soft">{shortModel(node.gpuModel)}</td>
+            {racks && <td class="soft">{node.rack || NONE}</td>}
+            {sources && <td class="soft">{node.source}</td>}
+            <td class="right">
+              <Meter rate={node.utilization} />
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {props.rows.map((node) => (
-            <tr key={node.name} {...rowLink(link(["nodes", node.name]))}>
-              <td class="name">
-                <a href={link(["nodes", node.name])}>{node.name}</a>
-              </td>
-              <td>
-                <Badge
-                  word={STATE_WORDS[node.state] ?? node.state}
-                  tone={STATE_TONES[node.state] ?? "idle"}
-                />{" "}
-                {node.cordoned && <Badge word="cordoned" />}
-              </td>
-              <td>
-                {node.gpuAllocated == null ? (
-                  count(node.gpuTotal)
-                ) : (
-                  <GpuSquares total={node.gpuTotal} held={node.gpuAllocated} />
-                )}
-              </td>
-              <td class="soft">{shortModel(node.gpuModel)}</td>
-              <td class="right">
-                <Meter rate={node.utilization} />
-              </td>
-              {problems && <td class="muted words">{node.fault}</td>}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }
 

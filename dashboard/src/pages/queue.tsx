@@ -4,6 +4,7 @@ import { useResource } from "../state/resource";
 import { useSession } from "../state/session";
 import { NONE, count, decimal, moment, percent, span } from "../ui/format";
 import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
+import { Table } from "../ui/table";
 
 const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
 const MOST_UNITS = 200;
@@ -69,8 +70,8 @@ function UnitTable(props: { units: Unit[] }) {
   const ends = shown.map((unit) => Date.parse(unit.estimate.latestStart ?? "") || now);
   const last = Math.max(now + 3_600_000, ...ends);
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Waiting units">
-      <table>
+    <>
+      <Table label="Waiting units">
         <thead>
           <tr>
             <th class="right">Position</th>
@@ -103,11 +104,11 @@ function UnitTable(props: { units: Unit[] }) {
             </tr>
           ))}
         </tbody>
-      </table>
+      </Table>
       {props.units.length > shown.length && (
         <p class="muted small">and {count(props.units.length - shown.length)} more</p>
       )}
-    </div>
+    </>
   );
 }
 
@@ -132,51 +133,49 @@ function Interval(props: { unit: Unit; now: number; last: number }) {
 
 function QueueTable(props: { queues: QueueList["data"] }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="GpuQueues">
-      <table>
-        <thead>
-          <tr>
-            <th>Queue</th>
-            <th class="right">Used</th>
-            <th class="right">Guaranteed</th>
-            <th class="right">Borrowed</th>
-            <th class="right">Limit</th>
-            <th class="right">Pending</th>
-            <th class="right">Weight</th>
-            <th class="right">Share of recent use</th>
-            <th>Budget</th>
-            <th>State</th>
+    <Table label="GpuQueues">
+      <thead>
+        <tr>
+          <th>Queue</th>
+          <th class="right">Used</th>
+          <th class="right">Guaranteed</th>
+          <th class="right">Borrowed</th>
+          <th class="right">Limit</th>
+          <th class="right">Pending</th>
+          <th class="right">Weight</th>
+          <th class="right">Share of recent use</th>
+          <th>Budget</th>
+          <th>State</th>
+        </tr>
+      </thead>
+      <tbody>
+        {props.queues.map((queue) => (
+          <tr key={queue.name}>
+            <td class="name">
+              {queue.name}
+              <div class="muted small">{queue.namespaces.join(", ") || queue.parent}</div>
+            </td>
+            <td class="right">{decimal(queue.used)}</td>
+            <td class="right">{count(queue.guaranteed)}</td>
+            <td class="right">{decimal(queue.borrowed)}</td>
+            <td class="right">{queue.limit == null ? NONE : count(queue.limit)}</td>
+            <td class="right">{decimal(queue.pending)}</td>
+            <td class="right">{count(queue.weight)}</td>
+            <td class="right">{percent(queue.share)}</td>
+            <td>{queue.budget ? `${queue.budget.percent}% of ${queue.budget.period}` : NONE}</td>
+            <td class="words">
+              {queue.conditions
+                .filter((condition) => condition.status === "False")
+                .map((condition) => (
+                  <div key={condition.type}>
+                    <Badge word={condition.reason} tone="warn" />{" "}
+                    <span class="muted small">{condition.message}</span>
+                  </div>
+                ))}
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {props.queues.map((queue) => (
-            <tr key={queue.name}>
-              <td class="name">
-                {queue.name}
-                <div class="muted small">{queue.namespaces.join(", ") || queue.parent}</div>
-              </td>
-              <td class="right">{decimal(queue.used)}</td>
-              <td class="right">{count(queue.guaranteed)}</td>
-              <td class="right">{decimal(queue.borrowed)}</td>
-              <td class="right">{queue.limit == null ? NONE : count(queue.limit)}</td>
-              <td class="right">{decimal(queue.pending)}</td>
-              <td class="right">{count(queue.weight)}</td>
-              <td class="right">{percent(queue.share)}</td>
-              <td>{queue.budget ? `${queue.budget.percent}% of ${queue.budget.period}` : NONE}</td>
-              <td class="words">
-                {queue.conditions
-                  .filter((condition) => condition.status === "False")
-                  .map((condition) => (
-                    <div key={condition.type}>
-                      <Badge word={condition.reason} tone="warn" />{" "}
-                      <span class="muted small">{condition.message}</span>
-                    </div>
-                  ))}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }

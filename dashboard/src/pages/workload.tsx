@@ -5,14 +5,17 @@ import { Lines } from "../charts/lines";
 import { useResource } from "../state/resource";
 import { rangeName, useRange, zoomTo, type Range, type Run } from "../state/range";
 import { link } from "../state/route";
-import { count, percent, short, span } from "../ui/format";
+import { count, percent, span } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Badge, Card, Empty, KeyValues, PageHead, Loaded, When, useNow } from "../ui/components";
 import { RangeChoice } from "../ui/range";
+import { Table } from "../ui/table";
 import { useTitle } from "../ui/title";
 import { ClaimsOf } from "./claim";
 import { durationLabel, gpusOf, isWaiting, modelsOf } from "./request";
 import { Graphs } from "./graphs";
+import { LOOSE, STEP, TITLES, formatOf, placeOf } from "./training";
+import { WorkloadObjects } from "./workload_objects";
 
 export function WorkloadPage(props: { uid: string; query: Record<string, string> }) {
   const workload = useResource<WorkloadDetail>(
@@ -44,8 +47,19 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
             {workload.name} <Badge word={workload.status} />
           </span>
         }
-        sub={`${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.source}`}
-      />
+        sub={[
+          `${workload.kind} in ${workload.namespace || "no namespace"}`,
+          workload.team && workload.team !== workload.namespace && `team ${workload.team}`,
+          workload.user,
+          workload.source,
+        ]
+          .filter(Boolean)
+          .join(" · ")}
+      >
+        <a class="button" href={link(["compare"], { runs: workload.uid })}>
+          Compare
+        </a>
+      </PageHead>
       {waiting && <ClaimsOf workload={workload} cluster={query["cluster"]} waiting />}
       {workload.waitingReason && !(waiting && workload.claims?.length) && (
         <div class="grid">
@@ -66,6 +80,11 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         <Tree workload={workload} query={query} />
         <Pods workload={workload} />
       </div>
+      {workload.source === "k8s" && (
+        <div class="grid">
+          <WorkloadObjects workload={workload} query={query} />
+        </div>
+      )}
       <div class="grid two">
         <Card title="Labels">
           <KeyValues of={workload.labels} />
@@ -174,27 +193,6 @@ function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, stri
   );
 }
 
-const TITLES: Record<string, string> = {
-  loss: "Loss",
-  tokens_per_second: "Tokens per second",
-  mfu: "MFU",
-  tflops: "TFLOPS",
-  TFLOPS: "TFLOPS",
-  MFU: "MFU",
-  learning_rate: "Learning rate",
-  grad_norm: "Gradient norm",
-};
-const ORDER = Object.keys(TITLES);
-/** The step counter; not drawn as a curve of its own. */
-const STEP = "step";
-/** Curves whose axis need not start at zero. */
-const LOOSE = new Set(["loss", "learning_rate", "grad_norm"]);
-
-function placeOf(name: string): number {
-  const place = ORDER.indexOf(name);
-  return place < 0 ? ORDER.length : place;
-}
-
 function Training(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const { workload, query } = props;
   const range = useRange(query, runOf(workload));
@@ -247,11 +245,7 @@ function Curves(props: { rows: TrainingRow[]; range: Range }) {
             to={props.range.end}
             onZoom={zoomTo}
             loose={LOOSE.has(curve.name)}
-            format={
-              curve.name.toLowerCase() === "mfu"
-                ? (value, digits = 1) => `${(value * 100).toFixed(digits)}%`
-                : short
-            }
+            format={formatOf(curve.name)}
           />
         </div>
       ))}
@@ -309,30 +303,28 @@ function Pods(props: { workload: WorkloadDetail }) {
   return (
     <Card title="Pods" note={count(pods.length)} flush>
       {pods.length ? (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Pods">
-          <table>
-            <thead>
-              <tr>
-                <th>Pod</th>
-                <th>Node</th>
+        <Table label="Pods">
+          <thead>
+            <tr>
+              <th>Pod</th>
+              <th>Node</th>
+            </tr>
+          </thead>
+          <tbody>
+            {pods.slice(0, 100).map((pod) => (
+              <tr key={`${pod.podNamespace}/${pod.podName}`}>
+                <td class="name">{pod.podName}</td>
+                <td>
+                  {pod.nodeName ? (
+                    <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a>
+                  ) : (
+                    <span class="muted">waiting</span>
+                  )}
+                </td>
               </tr>
-            </thead>
-            <tbody>
-              {pods.slice(0, 100).map((pod) => (
-                <tr key={`${pod.podNamespace}/${pod.podName}`}>
-                  <td class="name">{pod.podName}</td>
-                  <td>
-                    {pod.nodeName ? (
-                      <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a>
-                    ) : (
-                      <span class="muted">waiting</span>
-                    )}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+            ))}
+          </tbody>
+        </Table>
       ) : (
         <Empty title="No pods" />
       )}

@@ -1,4 +1,5 @@
-// Workload list: filters in the URL, paged, newest first.
+// Workload list: filters in the URL, paged, newest first; or a time line by team.
+import { useEffect, useState } from "preact/hooks";
 import type { WorkloadMetadata, WorkloadPage, WorkloadRow } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
@@ -7,117 +8,129 @@ import { NONE, count, span } from "../ui/format";
 import {
   Badge,
   Card,
+  Choice,
   Empty,
   PageHead,
   Pager,
   Search,
-  Select,
   Loaded,
   When,
   rowLink,
   useNow,
 } from "../ui/components";
+import { ClearFilters, FilterFields, Mine, setFilter } from "../ui/filters";
 import { SortHead } from "../ui/sort";
+import { PageSize, Table, sizeOf } from "../ui/table";
 import { gpusOf, isWaiting, modelsOf } from "./request";
+import { TeamTimeline } from "./team_timeline";
 
-const SIZE = 25;
 const NEWEST = "-start";
 const STATUSES = ["Running", "Pending", "Completed", "Failed", "Unknown"];
-const SOURCES = ["k8s", "slurm", "docker", "local"];
-const FILTERS = ["name", "namespace", "kind", "status", "source", "model"];
+const FILTERS = ["name", "namespace", "kind", "status", "source", "model", "team", "user"];
+const VIEWS = [
+  ["", "List"],
+  ["timeline", "Time line"],
+] as const;
 
 export function WorkloadsPage(props: { query: Record<string, string> }) {
-  const {
-    cluster,
-    name = "",
-    namespace = "",
-    kind = "",
-    status = "",
-    source = "",
-    model = "",
-    page = "1",
-  } = props.query;
-  const sort = parseSort(props.query["sort"], NEWEST);
+  const { query } = props;
+  const timeline = query["view"] === "timeline";
   const meta = useResource<WorkloadMetadata>(
     "api/workloadMetadata",
-    { cluster },
+    { cluster: query["cluster"] },
     { every: 60_000 },
   );
-  const rows = useResource<WorkloadPage>(
-    "api/workloads",
-    {
-      cluster,
-      name,
-      namespace,
-      kind,
-      status,
-      source,
-      model,
-      ...orderOf(sort),
-      pageNum: Number(page),
-      pageSize: SIZE,
-    },
-    { every: 15_000, on: ["workload"], keep: true },
-  );
-  const filter = (field: string) => (value: string) =>
-    setQuery({ [field]: value || undefined, page: undefined });
-  const filtered = FILTERS.some((field) => props.query[field]);
+  const [total, setTotal] = useState<number | null>(null);
+  const filtered = FILTERS.some((field) => query[field]);
   return (
     <>
       <PageHead
         title="Workloads"
         sub={
-          rows.data
-            ? `${count(rows.data.total)} ${filtered ? "match" : "that request or requested GPUs"}`
-            : " "
+          timeline
+            ? "GPUs that teams held over time"
+            : total === null
+              ? " "
+              : `${count(total)} ${filtered ? "match" : "that request or requested GPUs"}`
         }
-      />
+      >
+        <Choice
+          label="View"
+          value={timeline ? "timeline" : ""}
+          options={VIEWS}
+          onChange={(view) => setQuery({ view: view || undefined, page: undefined }, true)}
+        />
+      </PageHead>
+      {timeline ? (
+        <TeamTimeline query={query} meta={meta.data} />
+      ) : (
+        <List query={query} meta={meta.data} filtered={filtered} onTotal={setTotal} />
+      )}
+    </>
+  );
+}
+
+function List(props: {
+  query: Record<string, string>;
+  meta: WorkloadMetadata | undefined;
+  filtered: boolean;
+  onTotal: (total: number) => void;
+}) {
+  const { query, meta, filtered } = props;
+  const { cluster, page = "1" } = query;
+  const sort = parseSort(query["sort"], NEWEST);
+  const size = sizeOf(query);
+  const [picked, setPicked] = useState<readonly string[]>([]);
+  const chosen = Object.fromEntries(FILTERS.map((field) => [field, query[field]]));
+  const rows = useResource<WorkloadPage>(
+    "api/workloads",
+    { cluster, ...chosen, ...orderOf(sort), pageNum: Number(page), pageSize: size },
+    { every: 15_000, on: ["workload"], keep: true },
+  );
+  const total = rows.data?.total;
+  useEffect(() => {
+    if (total !== undefined) props.onTotal(total);
+  }, [total]);
+  return (
+    <>
       <div class="filters">
-        <Search label="Find a workload" value={name} onChange={filter("name")} />
-        <Select
-          label="Namespace"
-          value={namespace}
-          any="All namespaces"
-          options={meta.data?.namespaces ?? []}
-          onChange={filter("namespace")}
+        <Search
+          label="Find a workload"
+          value={query["name"] ?? ""}
+          onChange={(text) => setFilter("name", text)}
         />
-        <Select
-          label="Kind"
-          value={kind}
-          any="All kinds"
-          options={meta.data?.kinds ?? []}
-          onChange={filter("kind")}
+        <FilterFields
+          query={query}
+          fields={[
+            {
+              name: "namespace",
+              label: "Namespace",
+              any: "All namespaces",
+              options: meta?.namespaces ?? [],
+            },
+            { name: "team", label: "Team", any: "All teams", options: meta?.teams ?? [] },
+            { name: "user", label: "User", any: "All users", options: meta?.users ?? [] },
+            { name: "kind", label: "Kind", any: "All kinds", options: meta?.kinds ?? [] },
+            { name: "status", label: "Status", any: "Any status", options: STATUSES },
+            {
+              name: "source",
+              label: "Source",
+              any: "All sources",
+              options: ["k8s", "slurm", "docker", "local"],
+            },
+            { name: "model", label: "Model", any: "All models", options: meta?.models ?? [] },
+          ]}
         />
-        <Select
-          label="Status"
-          value={status}
-          any="Any status"
-          options={STATUSES}
-          onChange={filter("status")}
-        />
-        <Select
-          label="Source"
-          value={source}
-          any="All sources"
-          options={SOURCES}
-          onChange={filter("source")}
-        />
-        <Select
-          label="Model"
-          value={model}
-          any="All models"
-          options={meta.data?.models ?? []}
-          onChange={filter("model")}
-        />
-        {filtered && (
-          <button
-            class="button ghost"
-            onClick={() =>
-              setQuery(Object.fromEntries([...FILTERS, "page"].map((field) => [field, undefined])))
-            }
+        <Mine user={query["user"] ?? ""} />
+        <ClearFilters query={query} names={FILTERS} />
+        {picked.length > 0 && (
+          <a
+            class="button primary"
+            href={link(["compare"], { runs: picked.join(",") })}
+            aria-disabled={picked.length < 2}
           >
-            Clear
-          </button>
+            Compare {picked.length} {picked.length === 1 ? "run" : "runs"}
+          </a>
         )}
       </div>
       <Card flush>
@@ -125,7 +138,16 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
           {(data) => (
             <>
               {data.data.length ? (
-                <Table rows={data.data} sort={sort} />
+                <WorkloadTable
+                  rows={data.data}
+                  sort={sort}
+                  picked={picked}
+                  onPick={(uid) =>
+                    setPicked((old) =>
+                      old.includes(uid) ? old.filter((each) => each !== uid) : [...old, uid],
+                    )
+                  }
+                />
               ) : (
                 <Empty
                   title={
@@ -145,10 +167,12 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
               )}
               <Pager
                 page={Number(page)}
-                size={SIZE}
+                size={size}
                 total={data.total}
                 onChange={(number) => setQuery({ page: String(number) }, true)}
-              />
+              >
+                <PageSize size={size} />
+              </Pager>
             </>
           )}
         </Loaded>
@@ -157,62 +181,88 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
   );
 }
 
-function Table(props: { rows: WorkloadRow[]; sort: Sort }) {
+function WorkloadTable(props: {
+  rows: WorkloadRow[];
+  sort: Sort;
+  picked: readonly string[];
+  onPick: (uid: string) => void;
+}) {
   const head = { sort: props.sort, otherwise: NEWEST };
   const now = useNow(15_000) / 1000;
+  const ended = props.rows.some((row) => row.endAt) || props.sort.field === "end";
+  const sources = props.rows.some((row) => row.source !== "k8s");
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Workloads">
-      <table>
-        <thead>
-          <tr>
-            <SortHead field="name" words="Workload" {...head} />
-            <th>Status</th>
-            <SortHead field="gpus" words="GPUs" down right {...head} />
-            <th>Model</th>
-            <th>Kind</th>
-            <SortHead field="start" words="Started" down {...head} />
-            <SortHead field="end" words="Ended" down {...head} />
-            <th class="right">Duration</th>
-            <th>Source</th>
+    <Table label="Workloads">
+      <thead>
+        <tr>
+          <SortHead field="name" words="Workload" {...head} />
+          <SortHead field="status" words="Status" {...head} />
+          <SortHead field="gpus" words="GPUs" down right {...head} />
+          <SortHead field="model" words="Model" {...head} />
+          <SortHead field="kind" words="Kind" {...head} />
+          <SortHead field="team" words="Team" {...head} />
+          <SortHead field="user" words="User" {...head} />
+          <SortHead field="start" words="Started" down {...head} />
+          {ended && <SortHead field="end" words="Ended" down {...head} />}
+          <SortHead field="duration" words="Duration" down right {...head} />
+        </tr>
+      </thead>
+      <tbody>
+        {props.rows.map((row) => (
+          <tr key={row.uid} {...rowLink(link(["workloads", row.uid]))}>
+            <td class="name">
+              <div class="picked">
+                <label class="pick" title="Compare">
+                  <input
+                    type="checkbox"
+                    checked={props.picked.includes(row.uid)}
+                    onChange={() => props.onPick(row.uid)}
+                  />
+                  <span class="sr">Compare {row.name}</span>
+                </label>
+                <div class="line">
+                  <a href={link(["workloads", row.uid])}>{row.name}</a>
+                  <div class="muted small">{row.namespace}</div>
+                </div>
+              </div>
+            </td>
+            <td>
+              <Badge word={row.status} />
+              {row.waitingReason && <div class="muted small words">{row.waitingReason}</div>}
+            </td>
+            <td class="right">
+              {count(gpusOf(row))}
+              {isWaiting(row) && <div class="muted small">requested</div>}
+            </td>
+            <td class="soft">{modelsOf(row) || NONE}</td>
+            <td class="soft">
+              {row.kind}
+              {sources && <div class="muted small">{row.source}</div>}
+            </td>
+            <td class="soft">{row.team || NONE}</td>
+            <td class="soft">{row.user || NONE}</td>
+            <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
+            {ended && <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>}
+            <td class="right">
+              {row.status === "Pending" && <span class="muted">waiting for </span>}
+              {row.startAt ? span((row.endAt || now) - row.startAt) : NONE}
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {props.rows.map((row) => (
-            <tr key={row.uid} {...rowLink(link(["workloads", row.uid]))}>
-              <td class="name">
-                <a href={link(["workloads", row.uid])}>{row.name}</a>
-                <div class="muted small">{row.namespace}</div>
-              </td>
-              <td>
-                <Badge word={row.status} />
-                {row.waitingReason && <div class="muted small words">{row.waitingReason}</div>}
-              </td>
-              <td class="right">
-                {count(gpusOf(row))}
-                {isWaiting(row) && <div class="muted small">requested</div>}
-              </td>
-              <td class="soft">{modelsOf(row) || NONE}</td>
-              <td class="soft">{row.kind}</td>
-              <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
-              <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>
-              <td class="right">
-                {row.status === "Pending" && <span class="muted">waiting for </span>}
-                {row.startAt ? span((row.endAt || now) - row.startAt) : NONE}
-              </td>
-              <td class="muted">{row.source}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }
 
-/** Return the sort parameters of the API: newest and largest first unless reversed. */
+const SORTS = ["gpus", "name", "kind", "status", "model", "duration", "team", "user"];
+/** Fields that the API sorts with the newest or largest first. */
+const LARGEST_FIRST = ["start", "end", "gpus", "duration"];
+
+/** Return the sort parameters of the API. */
 function orderOf(sort: Sort): { orderBy?: string; sort?: string; reverse?: string } {
-  const field = ["start", "end", "gpus", "name"].includes(sort.field) ? sort.field : "start";
-  const reverse = (field === "name") === sort.down ? { reverse: "true" } : {};
-  return field === "start" || field === "end"
-    ? { orderBy: `${field}_at`, ...reverse }
-    : { sort: field, ...reverse };
+  const field = ["start", "end", ...SORTS].includes(sort.field) ? sort.field : "start";
+  const reverse = LARGEST_FIRST.includes(field) !== sort.down ? { reverse: "true" } : {};
+  return SORTS.includes(field)
+    ? { sort: field, ...reverse }
+    : { orderBy: `${field}_at`, ...reverse };
 }

@@ -230,6 +230,8 @@ export function Select(props: {
   value: string;
   any?: string;
   options: readonly string[];
+  /** What is shown for an option; the option itself by default. */
+  words?: Record<string, string>;
   onChange: (value: string) => void;
 }) {
   const options =
@@ -237,7 +239,7 @@ export function Select(props: {
       ? [props.value, ...props.options]
       : props.options;
   return (
-    <label class={`select ${props.value ? "set" : ""}`}>
+    <label class={`select ${props.value && props.any !== undefined ? "set" : ""}`}>
       <select
         aria-label={props.label}
         value={props.value}
@@ -246,7 +248,7 @@ export function Select(props: {
         {props.any !== undefined && <option value="">{props.any}</option>}
         {options.map((option) => (
           <option key={option} value={option}>
-            {option}
+            {props.words?.[option] ?? option}
           </option>
         ))}
       </select>
@@ -285,6 +287,8 @@ export function Pager(props: {
   size: number;
   total: number;
   onChange: (page: number) => void;
+  /** What is shown before the page numbers. */
+  children?: ComponentChildren;
 }) {
   const last = Math.max(1, Math.ceil(props.total / props.size));
   if (props.page > last)
@@ -302,6 +306,7 @@ export function Pager(props: {
   const to = Math.min(props.total, props.page * props.size);
   return (
     <nav class="pager" aria-label="Pages">
+      {props.children}
       <span class="muted small num">
         {count(from)}–{count(to)} of {count(props.total)}
       </span>
@@ -332,7 +337,7 @@ export function rowLink(href: string): { class: string; onClick: (event: MouseEv
     onClick: (event) => {
       const target = event.target as HTMLElement;
       const selecting = (getSelection()?.toString() ?? "") !== "";
-      if (!target.closest("a, button, input, select") && !selecting) location.hash = href;
+      if (!target.closest("a, button, input, select, label") && !selecting) location.hash = href;
     },
   };
 }

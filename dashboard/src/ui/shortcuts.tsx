@@ -12,6 +12,7 @@ const SHORTCUTS: [string, string][] = [
   ["g h", "Health"],
   ["g u", "Usage"],
   ["← ↑ → ↓", "Move over the map"],
+  ["↵ w", "Open the selected GPU, its workload"],
   ["+ − 0", "Zoom the map; show all of it"],
   ["?", "This list"],
 ];

@@ -125,9 +125,13 @@ def nodes(
     state: Literal["busy", "faulty", "idle", "partial", "unknown"] | None = None,
     name: str | None = None,
     model: str | None = None,
-    sort: Literal["free", "name", "state", "utilization"] | None = None,
+    sort: Literal["fault", "free", "model", "name", "rack", "source", "state", "utilization"] | None = None,
     reverse: bool | None = None,
     label_selector: str | None = None,
+    source: str | None = None,
+    rack: str | None = None,
+    team: str | None = None,
+    user: str | None = None,
 ) -> Paged[types.NodeRow]:
     """GPU nodes, by default sorted by name."""
     return Paged(
@@ -141,6 +145,10 @@ def nodes(
             "sort": sort,
             "reverse": reverse,
             "labelSelector": label_selector,
+            "source": source,
+            "rack": rack,
+            "team": team,
+            "user": user,
         },
         types.NodePage,
         "pageNum",
@@ -171,6 +179,18 @@ def node_occupancy(name: str, *, start: int, end: int, cluster: str | None = Non
         {"name": name},
         {"cluster": cluster, "start": start, "end": end},
         types.Occupancy,
+    )
+
+
+def team_occupancy(
+    *, start: int, end: int, cluster: str | None = None, team: str | None = None, workloads: int | None = None
+) -> Call[types.FleetOccupancy]:
+    """How many GPUs the workloads of each team held in a time range, and when."""
+    return Call(
+        "/api/occupancy",
+        {},
+        {"cluster": cluster, "start": start, "end": end, "team": team, "workloads": workloads},
+        types.FleetOccupancy,
     )
 
 
@@ -489,10 +509,13 @@ def workload_hours(
 def gpu_map(
     *,
     cluster: str | None = None,
-    quantity: Literal["memory", "power", "temperature", "utilization"] | None = None,
+    quantity: Literal["age", "memory", "power", "temperature", "utilization"] | None = None,
+    details: bool | None = None,
 ) -> Call[types.GpuMap]:
     """One quantity of every GPU in columns, with marks for free, held and unhealthy GPUs."""
-    return Call("/api/v1/gpu/map", {}, {"cluster": cluster, "quantity": quantity}, types.GpuMap)
+    return Call(
+        "/api/v1/gpu/map", {}, {"cluster": cluster, "quantity": quantity, "details": details}, types.GpuMap
+    )
 
 
 def gpu_metrics(
@@ -517,7 +540,7 @@ def processes(*, cluster: str | None = None, node: str | None = None) -> Call[li
 
 
 def workload_metadata(*, cluster: str | None = None) -> Call[types.WorkloadMetadata]:
-    """Namespaces and kinds of all workloads."""
+    """Values to filter workloads and nodes by."""
     return Call("/api/workloadMetadata", {}, {"cluster": cluster}, types.WorkloadMetadata)
 
 
@@ -531,9 +554,14 @@ def workloads(
     source: str | None = None,
     model: str | None = None,
     order_by: Literal["end_at", "start_at"] | None = None,
-    sort: Literal["gpus", "name"] | None = None,
+    sort: Literal[
+        "duration", "gpus", "kind", "model", "name", "namespace", "source", "status", "team", "user"
+    ]
+    | None = None,
     reverse: bool | None = None,
     label_selector: str | None = None,
+    team: str | None = None,
+    user: str | None = None,
 ) -> Paged[types.WorkloadRow]:
     """Workloads that request or requested GPUs, newest first."""
     return Paged(
@@ -551,6 +579,8 @@ def workloads(
             "sort": sort,
             "reverse": reverse,
             "labelSelector": label_selector,
+            "team": team,
+            "user": user,
         },
         types.WorkloadPage,
         "pageNum",
@@ -562,9 +592,41 @@ def workload(uid: str, *, cluster: str | None = None) -> Call[types.WorkloadDeta
     return Call("/api/workloads/{uid}", {"uid": uid}, {"cluster": cluster}, types.WorkloadDetail)
 
 
+def workload_events(uid: str, *, cluster: str | None = None) -> Call[list[types.WorkloadEvent]]:
+    """The events about a workload and its first 20 pods, the newest first, if the caller may list events."""
+    return Call("/api/workloads/{uid}/events", {"uid": uid}, {"cluster": cluster}, list[types.WorkloadEvent])
+
+
 def workload_hierarchy(uid: str, *, cluster: str | None = None) -> Call[types.HierarchyItem]:
     """The objects that a workload controls, down to its pods."""
     return Call("/api/workloads/{uid}/hierarchy", {"uid": uid}, {"cluster": cluster}, types.HierarchyItem)
+
+
+def workload_logs(
+    uid: str,
+    *,
+    cluster: str | None = None,
+    pod: str | None = None,
+    container: str | None = None,
+    lines: int | None = None,
+    previous: bool | None = None,
+) -> Call[types.Log]:
+    """The last lines of the log of a pod of a workload, if Kubernetes lets the caller get it."""
+    return Call(
+        "/api/workloads/{uid}/logs",
+        {"uid": uid},
+        {"cluster": cluster, "pod": pod, "container": container, "lines": lines, "previous": previous},
+        types.Log,
+    )
+
+
+def workload_manifest(
+    uid: str, *, cluster: str | None = None, pod: str | None = None
+) -> Call[types.Manifest]:
+    """The manifest of a workload or of one of its pods, if Kubernetes lets the caller get it."""
+    return Call(
+        "/api/workloads/{uid}/manifest", {"uid": uid}, {"cluster": cluster, "pod": pod}, types.Manifest
+    )
 
 
 def workload_metrics(

@@ -181,6 +181,13 @@ class FindingRow(msgspec.Struct, kw_only=True):
     since: str | None
 
 
+class FleetOccupancy(msgspec.Struct, kw_only=True):
+    """The teams, the one with the most GPU hours first."""
+
+    teams: list["TeamOccupancy"]
+    truncated: bool
+
+
 class Forecast(msgspec.Struct, kw_only=True):
     """Forecasts, those with the most use first."""
 
@@ -220,6 +227,9 @@ class GpuMap(msgspec.Struct, kw_only=True):
     values: list[int | None]
     marks: str
     islands: str
+    groups: dict[str, "NodeGroup"] = msgspec.field(default_factory=dict)
+    holders: list["MapHolder"] = msgspec.field(default_factory=list)
+    holder_of: list[int] = msgspec.field(name="holderOf", default_factory=list)
 
 
 class GpuMetrics(msgspec.Struct, kw_only=True):
@@ -349,6 +359,15 @@ class Heatmaps(msgspec.Struct, kw_only=True):
     utilization: "Heatmap"
 
 
+class HeldPart(msgspec.Struct, kw_only=True):
+    """A time in which a workload held the same number of GPUs, in Unix seconds."""
+
+    start: float
+    end: float
+    """Unix seconds; 0 while it lasts."""
+    gpus: float
+
+
 class HierarchyItem(msgspec.Struct, kw_only=True):
     """An object and its children."""
 
@@ -417,6 +436,30 @@ class LeaseRow(msgspec.Struct, kw_only=True):
     acquired_at: str | None = msgspec.field(name="acquiredAt")
 
 
+class Log(msgspec.Struct, kw_only=True):
+    """The last lines of a log, at most 1 MiB; each begins with its time."""
+
+    pod: str
+    text: str
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """An object as YAML."""
+
+    yaml: str
+
+
+class MapHolder(msgspec.Struct, kw_only=True):
+    """A workload that holds GPUs; all fields are empty if the caller may not see it."""
+
+    uid: str
+    kind: str
+    name: str
+    namespace: str
+    team: str
+    user: str
+
+
 class Me(msgspec.Struct, kw_only=True):
     """The caller; all fields but the last are null without a login."""
 
@@ -477,6 +520,7 @@ class NodeDetail(msgspec.Struct, kw_only=True):
     gpu_allocated: int | None = msgspec.field(name="gpuAllocated")
     gpu_model: str = msgspec.field(name="gpuModel")
     utilization: float | None
+    rack: str = ""
     labels: dict[str, str]
     gpus: list["NodeGpu"]
     processes: list["NodeProcess"]
@@ -503,6 +547,13 @@ class NodeGpu(msgspec.Struct, kw_only=True):
     temperature: float | None = None
     power: float | None = None
     holders: list["GpuHolder"] = msgspec.field(default_factory=list)
+
+
+class NodeGroup(msgspec.Struct, kw_only=True):
+    """One way to group the nodes of a map."""
+
+    values: list[str]
+    of: list[int]
 
 
 class NodePage(msgspec.Struct, kw_only=True):
@@ -535,6 +586,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
     gpu_allocated: int | None = msgspec.field(name="gpuAllocated")
     gpu_model: str = msgspec.field(name="gpuModel")
     utilization: float | None
+    rack: str = ""
 
 
 class Occupancy(msgspec.Struct, kw_only=True):
@@ -559,6 +611,18 @@ class OccupancyPeriod(msgspec.Struct, kw_only=True):
     start: float
     end: float
     """Unix seconds; 0 while it lasts."""
+
+
+class OccupyingWorkload(msgspec.Struct, kw_only=True):
+    """A workload, and when it held how many GPUs."""
+
+    uid: str
+    kind: str
+    name: str
+    namespace: str
+    user: str
+    gpu_hours: float = msgspec.field(name="gpuHours")
+    parts: list["HeldPart"]
 
 
 class ClusterStatisticsPage(msgspec.Struct, kw_only=True):
@@ -850,6 +914,15 @@ class StragglerRow(msgspec.Struct, kw_only=True):
     since: str
 
 
+class TeamOccupancy(msgspec.Struct, kw_only=True):
+    """A team and its workloads."""
+
+    team: str
+    gpu_hours: float = msgspec.field(name="gpuHours")
+    workloads: list["OccupyingWorkload"]
+    more: int
+
+
 class TrainingRow(msgspec.Struct, kw_only=True):
     """A number that a training job reported; the time is in Unix milliseconds."""
 
@@ -918,6 +991,21 @@ class WorkloadDetail(msgspec.Struct, kw_only=True):
     waiting_reason: str = msgspec.field(name="waitingReason", default="")
     queue: "WorkloadQueue | None" = None
     claims: list[str] = msgspec.field(default_factory=list)
+    team: str = ""
+    user: str = ""
+
+
+class WorkloadEvent(msgspec.Struct, kw_only=True):
+    """An event about a workload or one of its pods."""
+
+    kind: str
+    name: str
+    type: str
+    reason: str
+    message: str
+    count: int
+    last: str
+    reporter: str
 
 
 class WorkloadMetadata(msgspec.Struct, kw_only=True):
@@ -926,6 +1014,10 @@ class WorkloadMetadata(msgspec.Struct, kw_only=True):
     namespaces: list[str]
     kinds: list[str]
     models: list[str] = msgspec.field(default_factory=list)
+    teams: list[str] = msgspec.field(default_factory=list)
+    users: list[str] = msgspec.field(default_factory=list)
+    sources: list[str] = msgspec.field(default_factory=list)
+    racks: list[str] = msgspec.field(default_factory=list)
 
 
 class WorkloadPage(msgspec.Struct, kw_only=True):
@@ -970,6 +1062,8 @@ class WorkloadRow(msgspec.Struct, kw_only=True):
     gpu_model_requested: str = msgspec.field(name="gpuModelRequested", default="")
     waiting_reason: str = msgspec.field(name="waitingReason", default="")
     queue: "WorkloadQueue | None" = None
+    team: str = ""
+    user: str = ""
 
 
 class WorkloadStatistics(msgspec.Struct, kw_only=True):

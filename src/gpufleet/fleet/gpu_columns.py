@@ -41,6 +41,7 @@ class GpuColumns:
         self.cache: dict[tuple[Quantity, int], Any] = {}
         """Answers that are valid until the readings or the set of GPUs change."""
         self._columns = {quantity: np.full(_INITIAL_SIZE, np.nan) for quantity in COLUMN_QUANTITIES}
+        self._sampled = np.full(_INITIAL_SIZE, np.nan)
         self._nodes: dict[str, dict[int, int]] = {}
         self._slots_by_uuid: dict[str, int] = {}
         self._uuids: list[str] = []
@@ -55,6 +56,11 @@ class GpuColumns:
     def column(self, quantity: Quantity) -> Column:
         """Return one quantity of every slot, NaN where there is no reading or no GPU."""
         return self._columns[quantity][: len(self.keys)]
+
+    @property
+    def sampled(self) -> Column:
+        """When each slot was last sampled, in Unix seconds; NaN where there is no reading or no GPU."""
+        return self._sampled[: len(self.keys)]
 
     def slots_of(self, node: str, indices: Iterable[int]) -> list[int]:
         """Return the slots of some GPUs of a node, without the unknown ones."""
@@ -123,6 +129,12 @@ class GpuColumns:
             values = readings.values.get(quantity)
             if values is not None:
                 column[self._slots] = values[self._rows]
+        self._sampled[:] = np.nan
+        for quantity in COLUMN_QUANTITIES:
+            times = readings.times.get(quantity)
+            if times is not None:
+                newest = np.fmax(self._sampled[self._slots], times[self._rows])
+                self._sampled[self._slots] = newest
 
     def _is_mapped(self, gpus: tuple[GpuIdentity, ...]) -> bool:
         return self._mapped[0] is gpus and self._mapped[1] == self._layout
@@ -172,6 +184,7 @@ class GpuColumns:
             self.allocated = np.concatenate([self.allocated, np.zeros_like(self.allocated)])
             for quantity, column in self._columns.items():
                 self._columns[quantity] = np.concatenate([column, np.full_like(column, np.nan)])
+            self._sampled = np.concatenate([self._sampled, np.full_like(self._sampled, np.nan)])
         return slot
 
     def _release(self, slot: int) -> None:
@@ -182,5 +195,6 @@ class GpuColumns:
         self.allocated[slot] = False
         for column in self._columns.values():
             column[slot] = np.nan
+        self._sampled[slot] = np.nan
         self._set_uuid(slot, "")
         self._free.append(slot)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.teams import is_user, team_of, user_of
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.label_selector import parse_label_selector
@@ -40,11 +41,14 @@ class Filter(NamedTuple):
     """The namespaces that the caller may see."""
     label_selector: str = ""
     """A label selector that the workload's labels must match."""
+    team: str = ""
+    user: str = ""
+    """The user in one of its spellings; see `gpufleet.fleet.teams.is_user`."""
 
     def predicate(self) -> Callable[[Workload], bool]:
         """Return a fast check whether a workload passes all but the model, for thousands of calls."""
         name, kind, namespace, status, source = self.name.casefold(), *self[1:5]
-        visible = self.namespaces
+        visible, team, user = self.namespaces, self.team, self.user
         selects = parse_label_selector(self.label_selector) if self.label_selector else None
 
         def accepts(workload: Workload) -> bool:
@@ -56,6 +60,8 @@ class Filter(NamedTuple):
                 and (not source or workload.source == source)
                 and (not name or name in workload.name.casefold())
                 and (selects is None or selects(workload.labels))
+                and (not team or team_of(workload) == team)
+                and (not user or is_user(user, user_of(workload)))
             )
 
         return accepts
@@ -116,7 +122,8 @@ class Listing:
     ) -> Page:
         """Return page `number` (from 1) of the workloads, existing and ended.
 
-        Order by `start_at` or `end_at`, newest first; by `gpus`, most first; or by `name`.
+        Order by `start_at` or `end_at`, newest first; by `gpus`, most first; by `duration`, longest first; or
+        by a key of `SORT_KEYS`, in alphabetical order.
         """
         self._update_orders()
         order = order or "start_at"
@@ -179,8 +186,13 @@ class Listing:
             workload = existing.get(key[-1]) or ended[key[-1]].workload
             if accepts(workload) and (not models or models & self._models(workload)):
                 rows.append(workload)
-        if order in _SORTED_ON_DEMAND:
-            rows.sort(key=_SORTED_ON_DEMAND[order])
+        if order == "model":
+            rows.sort(key=lambda workload: (min(self._models(workload), default="~"), *_identity(workload)))
+        elif order == "duration":
+            ends = time.time()
+            rows.sort(key=lambda workload: (_by_duration(workload, ends), *_identity(workload)))
+        elif order in SORT_KEYS:
+            rows.sort(key=lambda workload: (SORT_KEYS[order](workload), *_identity(workload)))
         if len(self._cache) >= MAX_CACHED:
             del self._cache[next(iter(self._cache))]
         self._cache[order, filters] = (self._fleet.version, now, rows)
@@ -194,10 +206,24 @@ def _by_gpus(workload: Workload) -> Key | None:
 
 
 # Rarely used, and sorting 10,000 takes milliseconds: not worth a list that every change updates.
-_SORTED_ON_DEMAND: dict[str, Callable[[Workload], Key]] = {
-    "gpus": lambda workload: (-workload.gpus, workload.name, workload.namespace, workload.uid),
-    "name": lambda workload: (workload.name, workload.namespace, workload.uid),
+SORT_KEYS: dict[str, Callable[[Workload], Any]] = {
+    "gpus": lambda workload: -(workload.gpus or workload.requested),
+    "name": lambda workload: "",
+    "namespace": lambda workload: workload.namespace,
+    "kind": lambda workload: workload.kind,
+    "status": lambda workload: workload.status.value,
+    "source": lambda workload: workload.source,
+    "team": team_of,
+    "user": lambda workload: user_of(workload) or "~",  # unknown users last
 }
+
+
+def _identity(workload: Workload) -> Key:
+    return (workload.name, workload.namespace, workload.uid)
+
+
+def _by_duration(workload: Workload, now: float) -> float:
+    return workload.started - (workload.ended or now) if workload.started else 0.0
 
 
 def _by_start(workload: Workload) -> Key:

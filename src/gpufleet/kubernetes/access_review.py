@@ -37,7 +37,16 @@ class AccessReviews:
 
     async def allowed(self, owner: TokenOwner, verb: Verb, namespace: str = "") -> bool:
         """Return whether `owner` may use `verb` on the fleet, in one namespace or (if empty) in all."""
-        attributes = {"group": GROUP, "resource": RESOURCE, "verb": verb, "namespace": namespace}
+        return await self.allowed_on(owner, verb, GROUP, RESOURCE, namespace)
+
+    async def allowed_on(
+        self, owner: TokenOwner, verb: str, group: str, resource: str, namespace: str
+    ) -> bool:
+        """Return whether `owner` may use `verb` on a resource (such as pods/log) of a namespace."""
+        plural, _, subresource = resource.partition("/")
+        attributes = {"group": group, "resource": plural, "verb": verb, "namespace": namespace}
+        if subresource:
+            attributes["subresource"] = subresource
         spec = {
             "user": owner.user,
             "uid": owner.uid,

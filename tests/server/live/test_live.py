@@ -192,6 +192,10 @@ async def test_metadata_lists_namespaces_and_kinds(http: httpx.AsyncClient) -> N
         "namespaces": ["ml", "prod"],
         "kinds": ["Deployment", "Pod", "PyTorchJob"],
         "models": ["AMD_Instinct_MI300X_OAM", "NVIDIA_H200"],
+        "teams": ["ml", "nlp", "prod"],
+        "users": [],
+        "sources": ["k8s"],
+        "racks": [],
     }
 
 

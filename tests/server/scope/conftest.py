@@ -3,7 +3,7 @@
 Every name that belongs to the other team contains `SECRET`.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease
 from gpufleet.kubernetes.objects import Node, Pod
+from gpufleet.kubernetes.workload_objects import WorkloadEvent
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.reading import (
     GpuIdentity,
@@ -40,6 +41,7 @@ from gpufleet.scheduler.state import Ledger
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.caller import Caller
 from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.object_access import ObjectAccess
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.claim_view import ClaimState, ClaimView
 from gpufleet.server.dashboard import dashboard_routes
@@ -57,8 +59,10 @@ from gpufleet.server.routes.live.gpu_map import gpu_map_routes
 from gpufleet.server.routes.live.gpus import gpu_routes
 from gpufleet.server.routes.live.nodes import node_routes
 from gpufleet.server.routes.live.occupancy import occupancy_routes
+from gpufleet.server.routes.live.team_occupancy import team_occupancy_routes
 from gpufleet.server.routes.live.training import training_routes
 from gpufleet.server.routes.live.workload_metrics import workload_metric_routes
+from gpufleet.server.routes.live.workload_objects import workload_object_routes
 from gpufleet.server.routes.live.workloads import workload_routes
 from gpufleet.server.routes.scheduling.claims import claim_routes
 from gpufleet.server.routes.scheduling.queues import queue_routes
@@ -85,6 +89,31 @@ class Gate(BearerGate):
         self, method: str, path: str, address: str, authorization: bytes | None, cookie: bytes | None = None
     ) -> Caller | None:
         return CALLERS[(authorization or b"Bearer all").partition(b" ")[2].decode()]
+
+
+class Allowed(ObjectAccess):
+    """Lets every caller read objects: what a caller sees is then decided by its namespaces alone."""
+
+    async def check(self, *arguments: object) -> None:
+        pass
+
+
+class Objects:
+    """Returns objects that contain the name that was asked for."""
+
+    async def resource_of(self, api_version: str, kind: str) -> tuple[str, str]:
+        return api_version.rpartition("/")[0], f"{kind.lower()}s"
+
+    async def manifest(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any]:
+        return {"kind": kind, "metadata": {"name": name, "namespace": namespace}}
+
+    async def events(self, namespace: str, uids: Sequence[str]) -> list[WorkloadEvent]:
+        return [WorkloadEvent("Pod", uid, "Normal", "Started", namespace, 1, "", "kubelet") for uid in uids]
+
+    async def logs(
+        self, namespace: str, pod: str, *, container: str = "", lines: int, previous: bool = False
+    ) -> str:
+        return f"log of {namespace}/{pod}"
 
 
 def as_caller(name: str, **headers: str) -> dict[str, str]:
@@ -289,12 +318,14 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),
+        *workload_object_routes(clusters, {"prod": Objects()}, Allowed({})),
         *training_routes(clusters, store.training, WorkloadTokens(b"k" * 32), clock=lambda: NOW),
         *gpu_routes(clusters),
         *gpu_map_routes(clusters),
         *node_routes(clusters),
         *gpu_list_routes(clusters),
         *occupancy_routes(clusters, store.allocation_periods),
+        *team_occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, stopped),
         *queue_routes(clusters, {"prod": _queues}),
         *namespace_use_routes(store, "prod", {}, lambda: NOW),

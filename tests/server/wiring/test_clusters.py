@@ -163,7 +163,8 @@ async def live_paths(http: httpx.AsyncClient) -> list[str]:
         parameters = operations.get("get", {}).get("parameters", [])
         if path.startswith(STORED) or not any(each["name"] == "cluster" for each in parameters):
             continue
-        needed = {each["name"]: "1" for each in parameters if each["in"] == "query" and each.get("required")}
+        required = [each["name"] for each in parameters if each["in"] == "query" and each.get("required")]
+        needed = {name: "2" if name == "end" else "1" for name in required}
         path = re.sub(r"{[^}]+}", "unknown", path)
         paths.append(f"{path}?{urlencode(needed)}")
     return paths

@@ -329,6 +329,11 @@ class KubeClient:
         request = Request("GET", path, query or {}, accept=accept, repeatable=True)
         return decode_json(await self._transport.send(request), request)
 
+    async def read_text(self, path: str, query: Mapping[str, str] | None = None) -> str:
+        """Return the text at `path`, such as a log; bytes that are not UTF-8 are replaced."""
+        request = Request("GET", path, query or {}, accept="*/*", repeatable=True)
+        return (await self._transport.send(request)).decode(errors="replace")
+
     async def write_json(
         self,
         method: Literal["POST", "PUT", "PATCH", "DELETE"],

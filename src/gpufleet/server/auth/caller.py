@@ -1,7 +1,9 @@
 """The caller of a request, as authentication found it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from gpufleet.kubernetes.token_review import TokenOwner
 
 Role = Literal["viewer", "operator"]
 """A viewer may read, an operator may also change."""
@@ -25,3 +27,5 @@ class Caller:
     """The workload of a workload token, which may only report the training of that workload."""
     namespaces: frozenset[str] | None = None
     """The only namespaces that the caller may see; None for every namespace."""
+    owner: TokenOwner | None = field(default=None, compare=False)
+    """The user of Kubernetes, for access that Kubernetes decides on."""

@@ -96,12 +96,17 @@ class ReviewedTokens:
             return None
         if reports_training and owner.pod_uid:
             role: Role = "operator" if reviewed.is_operator else "viewer"
-            return Caller(owner.user, role, "kubernetes", pod_uid=owner.pod_uid)
+            return Caller(owner.user, role, "kubernetes", pod_uid=owner.pod_uid, owner=owner)
         if (given := reviewed.permission) is None:
             detail = 'error="insufficient_scope"'
             raise LoginRefused(403, self._permissions.advice(owner), who=owner.user, detail=detail)
         return Caller(
-            owner.user, given.role, "kubernetes", pod_uid=owner.pod_uid, namespaces=given.namespaces
+            owner.user,
+            given.role,
+            "kubernetes",
+            pod_uid=owner.pod_uid,
+            namespaces=given.namespaces,
+            owner=owner,
         )
 
     def _is_complete(self, reviewed: _Reviewed, reports_training: bool) -> bool:

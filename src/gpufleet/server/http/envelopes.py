@@ -95,6 +95,7 @@ CLUSTERS = Envelope(
         "/api/stragglers",
         "/api/leases",
         "/api/events",
+        "/api/occupancy",
     ),
     head=b'{"code":0,"message":"success","data":',
     tail=lambda _message, trace: b',"traceId":"' + trace.encode() + b'"}',

@@ -20,6 +20,8 @@ Model = Annotated[
 LabelSelector = Annotated[
     str, Meta(max_length=4096, description="Label selector as kubectl takes it, such as team=nlp,!old.")
 ]
+Team = Annotated[str, Meta(max_length=253, description="Team, by its exact name.")]
+User = Annotated[str, Meta(max_length=253, description="User; alice and alice@example.com are the same one.")]
 PageNumber = Annotated[int, Meta(ge=1, le=1_000_000, description="Page number, from 1.")]
 PageSize = Annotated[int, Meta(ge=1, le=1000, description="Rows per page.")]
 Time = Annotated[datetime, Meta(tz=True, description="RFC 3339 with an offset; inclusive.")]

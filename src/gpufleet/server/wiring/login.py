@@ -9,6 +9,7 @@ from gpufleet.kubernetes.token_review import TokenReviews
 from gpufleet.runtime.listening import is_loopback
 from gpufleet.runtime.settings import AuthSettings, OidcSettings, ServerSettings, Settings
 from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.object_access import ObjectAccess
 from gpufleet.server.auth.oidc.provider import Provider
 from gpufleet.server.auth.oidc.sessions import Sessions, SignedCookies, session_key
 from gpufleet.server.auth.oidc.sign_in import SignIn
@@ -98,6 +99,24 @@ def _reviewed_tokens(components: Components, auth: AuthSettings) -> ReviewedToke
         auth.viewer_role,
     )
     return ReviewedTokens(TokenReviews(client), permissions, auth.review_cache)
+
+
+def object_access(components: Components) -> ObjectAccess:
+    """Return who may read objects of Kubernetes: callers whom the API server of the same cluster authenticated.
+
+    In another cluster, the same name may belong to somebody else.
+    """
+    client = components.kubernetes
+    if client is None:
+        return ObjectAccess({})
+    reviewer = AccessReviews(client)
+    return ObjectAccess(
+        {
+            name: reviewer
+            for name, source in components.kubernetes_sources.items()
+            if source.workload_objects.server == client.connection.server
+        }
+    )
 
 
 def _namespaces(clusters: Clusters) -> Iterable[str]:

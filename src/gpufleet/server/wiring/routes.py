@@ -39,8 +39,10 @@ from gpufleet.server.routes.live.gpus import PreparedMetrics, gpu_routes
 from gpufleet.server.routes.live.nodes import node_routes
 from gpufleet.server.routes.live.occupancy import occupancy_routes
 from gpufleet.server.routes.live.stragglers import straggler_routes
+from gpufleet.server.routes.live.team_occupancy import team_occupancy_routes
 from gpufleet.server.routes.live.training import training_routes
 from gpufleet.server.routes.live.workload_metrics import workload_metric_routes
+from gpufleet.server.routes.live.workload_objects import workload_object_routes
 from gpufleet.server.routes.live.workloads import workload_routes
 from gpufleet.server.routes.scheduling.claims import claim_routes
 from gpufleet.server.routes.scheduling.faults import fault_routes
@@ -49,7 +51,7 @@ from gpufleet.server.routes.scheduling.waiting import waiting_routes
 from gpufleet.server.start_times import StartTimes
 from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components
-from gpufleet.server.wiring.login import has_login
+from gpufleet.server.wiring.login import has_login, object_access
 
 KEY_FILE = "workload-tokens.key"
 _PRUNE_EVERY = 3600.0
@@ -97,6 +99,9 @@ def add_routes(components: Components) -> None:
         *cluster_routes(clusters),
         *workload_routes(clusters),
         *workload_metric_routes(clusters, store.allocation_periods),
+        *workload_object_routes(
+            clusters, {name: source.workload_objects for name, source in sources}, object_access(components)
+        ),
         *training_routes(
             clusters, store.training, components.workload_tokens, components.settings[TrainingSettings]
         ),
@@ -105,6 +110,7 @@ def add_routes(components: Components) -> None:
         *node_routes(clusters),
         *gpu_list_routes(clusters),
         *occupancy_routes(clusters, store.allocation_periods),
+        *team_occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, components.lifecycle, queues=queues),
         *queue_routes(clusters, {name: source.gpu_queues.cache.__iter__ for name, source in sources}),
         *fault_routes(clusters, components.kubernetes_sources),

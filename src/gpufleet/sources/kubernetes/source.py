@@ -43,6 +43,7 @@ from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Lease, Node, OwnerReference, Pod
 from gpufleet.kubernetes.objects import Owner as KubeOwner
 from gpufleet.kubernetes.resource_claims import ResourceClaim, ResourceSlice
+from gpufleet.kubernetes.workload_objects import WorkloadObjects
 from gpufleet.model.workload import FleetPod
 from gpufleet.runtime.logs import get_logger
 from gpufleet.sources.kubernetes.claimed_gpus import PodLeases
@@ -107,6 +108,7 @@ class KubernetesSource:
         self._clock = clock
         self._retry_kind = retry_kind
         self._discovery = Discovery(client)
+        self.workload_objects = WorkloadObjects(client)
         self.nodes = Reflector(client, NODES, timings=timings)
         self.pods = Reflector(client, PODS, timings=timings, freeze=True)
         self.claims = Reflector(client, GPU_CLAIMS, timings=timings)

@@ -2,7 +2,8 @@
 
 `/api/v1/gpu/metrics` takes 25 MB for 100,000 GPUs. A map needs one number and one mark per GPU, so
 here each node name appears once and the rest is in columns in the order of the nodes: under a
-megabyte, about 200 kB compressed. An answer is encoded once per state of the fleet for all
+megabyte, about 200 kB compressed. `details` adds what nodes are grouped by and who holds the GPUs. An
+answer is encoded once per state of the fleet for all
 callers, from rows that are made once per state of a node.
 """
 
@@ -15,21 +16,26 @@ from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeState, NodeView
+from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.teams import team_of, user_of
 from gpufleet.fleet.visibility import held_slots
-from gpufleet.model.namespaces import Namespaces
+from gpufleet.fleet.workload_summary import Workload
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.node import Health
 from gpufleet.model.reading import Column, Quantity
 from gpufleet.server.http.answers import Prepared
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterName
+from gpufleet.server.routes.live.node_groups import NodeGroup, group_of, topology_groups
 
-Name = Literal["utilization", "temperature", "power", "memory"]
-_QUANTITIES: dict[Name, tuple[Quantity, str]] = {
+Name = Literal["utilization", "temperature", "power", "memory", "age"]
+_QUANTITIES: dict[Name, tuple[Quantity | None, str]] = {
     "utilization": (Quantity.UTILIZATION, "%"),
     "temperature": (Quantity.TEMPERATURE, "℃"),
     "power": (Quantity.POWER, "W"),
     "memory": (Quantity.MEMORY_UTILIZATION, "%"),
+    "age": (None, "s"),
 }
+ALL_CLUSTERS = "*"
 MAX_LIMITED = 32
 """Maps to keep for callers who are limited to namespaces; one of 100,000 GPUs takes about a megabyte."""
 _ISLAND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -38,8 +44,26 @@ _ISLAND_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 class MapParams(msgspec.Struct):
     """The cluster, and the quantity to show."""
 
-    cluster: ClusterName = ""
-    quantity: Annotated[Name, Meta(description="The quantity of each GPU.")] = "utilization"
+    cluster: Annotated[
+        str, Meta(max_length=253, description="Cluster; the default one if not given, * for all.")
+    ] = ""
+    quantity: Annotated[
+        Name, Meta(description="The quantity of each GPU; age: seconds from its last sample to takenAt.")
+    ] = "utilization"
+    details: Annotated[
+        bool, Meta(description="Also return the groups of the nodes and the holders of the GPUs.")
+    ] = False
+
+
+class MapHolder(msgspec.Struct):
+    """A workload that holds GPUs; all fields are empty if the caller may not see it."""
+
+    uid: str
+    kind: str
+    name: str
+    namespace: str
+    team: str
+    user: str
 
 
 class GpuMap(msgspec.Struct, rename="camel"):
@@ -68,10 +92,17 @@ class GpuMap(msgspec.Struct, rename="camel"):
     """
     islands: str
     """One letter per GPU for its island on the node; - for none."""
+    groups: dict[str, NodeGroup] = {}
+    """With `details`: the nodes by cluster, source and each topology label that a node has."""
+    holders: list[MapHolder] = []
+    """With `details`: the workloads that hold GPUs."""
+    holder_of: list[int] = []
+    """With `details`: the index in `holders` for each GPU, of the first if several share it; -1 without a known
+    holder."""
 
 
-PreparedMaps = dict[tuple[str, str, Namespaces], tuple[int, Prepared[GpuMap]]]
-"""The map by cluster, quantity and visible namespaces, and the version of the fleet that it shows."""
+PreparedMaps = dict[tuple[str, str, bool, Namespaces], tuple[tuple[int, ...], Prepared[GpuMap]]]
+"""The map by cluster, quantity, details and visible namespaces, and the versions of the fleets that it shows."""
 
 
 def gpu_map_routes(clusters: Clusters, prepared_answers: PreparedMaps | None = None) -> list[Route]:
@@ -84,15 +115,19 @@ def gpu_map_routes(clusters: Clusters, prepared_answers: PreparedMaps | None = N
     @get("/api/v1/gpu/map", scope="filtered", example=_EXAMPLE)
     async def gpu_map(query: MapParams, namespaces: Namespaces) -> Prepared[GpuMap]:
         """One quantity of every GPU in columns, with marks for free, held and unhealthy GPUs."""
-        cluster = clusters.synced(query.cluster)
-        cluster.fleet.refresh()
-        key, version = (cluster.name, query.quantity, namespaces), cluster.fleet.version
+        shown = _clusters(clusters, query.cluster)
+        for cluster in shown:
+            cluster.fleet.refresh()
+        key = (query.cluster or shown[0].name, query.quantity, query.details, namespaces)
+        versions = tuple(cluster.fleet.version for cluster in shown)
         prepared = answers if namespaces is None else limited
         cached = prepared.get(key)
-        if cached is None or cached[0] != version:
-            nodes = rows[cluster.name] = _node_rows(cluster, rows.get(cluster.name, {}))
+        if cached is None or cached[0] != versions:
+            for cluster in shown:
+                rows[cluster.name] = _node_rows(cluster, rows.get(cluster.name, {}))
             prepared.pop(key, None)
-            cached = prepared[key] = (version, Prepared.of(_map(cluster, nodes, query.quantity, namespaces)))
+            parts = [(cluster, rows[cluster.name]) for cluster in shown]
+            cached = prepared[key] = (versions, Prepared.of(_map(parts, query, namespaces)))
             if len(limited) > MAX_LIMITED:
                 del limited[next(iter(limited))]
         return cached[1]
@@ -137,29 +172,105 @@ def _node_row(cluster: Cluster, view: NodeView) -> _NodeRow:
     )
 
 
-def _map(cluster: Cluster, nodes: dict[str, _NodeRow], name: Name, namespaces: Namespaces) -> GpuMap:
+def _clusters(clusters: Clusters, name: str) -> list[Cluster]:
+    if name != ALL_CLUSTERS:
+        return [clusters.synced(name)]
+    return [clusters.synced(cluster.name) for cluster in clusters]
+
+
+def _map(
+    parts: list[tuple[Cluster, dict[str, _NodeRow]]], query: MapParams, namespaces: Namespaces
+) -> GpuMap:
+    nodes = [node for _, rows in parts for node in rows.values()]
+    models: dict[str, int] = {}
+    model_of = [models.setdefault(node.model, len(models)) for node in nodes]
+    columns = [_column(cluster, rows, query.quantity, namespaces) for cluster, rows in parts]
+    holders, holder_of = _holders(parts, namespaces) if query.details else ([], [])
+    return GpuMap(
+        quantity=query.quantity,
+        unit=_QUANTITIES[query.quantity][1],
+        taken_at=max(cluster.fleet.gpu_columns.readings.taken_at for cluster, _ in parts),
+        nodes=[node.view.node.name for node in nodes],
+        counts=[len(node.indexes) for node in nodes],
+        models=list(models),
+        model_of=model_of,
+        indexes=[index for node in nodes for index in node.indexes],
+        values=_rounded(np.concatenate(columns)),
+        marks="".join([node.marks for node in nodes]),
+        islands="".join([node.islands for node in nodes]),
+        groups=_groups(parts) if query.details else {},
+        holders=holders,
+        holder_of=holder_of,
+    )
+
+
+def _column(cluster: Cluster, rows: dict[str, _NodeRow], name: Name, namespaces: Namespaces) -> Column:
+    """Return one quantity of the GPUs of `rows`, NaN without a reading or if the caller may not see it."""
     gpu_columns = cluster.fleet.gpu_columns
-    quantity, unit = _QUANTITIES[name]
-    column = gpu_columns.column(quantity)
+    quantity = _QUANTITIES[name][0]
+    if quantity is None:
+        column = np.maximum(0.0, gpu_columns.readings.taken_at - gpu_columns.sampled)
+    else:
+        column = gpu_columns.column(quantity)
     if namespaces is not None:
         held = held_slots(cluster.fleet, namespaces)
         all_values, column = column, np.full(len(column), np.nan)
         column[held] = all_values[held]
-    models: dict[str, int] = {}
-    model_of = [models.setdefault(node.model, len(models)) for node in nodes.values()]
-    slots = [slot for node in nodes.values() for slot in node.slots]
-    return GpuMap(
-        quantity=name,
-        unit=unit,
-        taken_at=gpu_columns.readings.taken_at,
-        nodes=list(nodes),
-        counts=[len(node.indexes) for node in nodes.values()],
-        models=list(models),
-        model_of=model_of,
-        indexes=[index for node in nodes.values() for index in node.indexes],
-        values=_rounded(column[slots]),
-        marks="".join([node.marks for node in nodes.values()]),
-        islands="".join([node.islands for node in nodes.values()]),
+    return column[[slot for node in rows.values() for slot in node.slots]]
+
+
+def _groups(parts: list[tuple[Cluster, dict[str, _NodeRow]]]) -> dict[str, NodeGroup]:
+    nodes = [node.view.node for _, rows in parts for node in rows.values()]
+    return {
+        "cluster": group_of(cluster.name for cluster, rows in parts for _ in rows),
+        "source": group_of(node.source for node in nodes),
+        **topology_groups([node.labels for node in nodes]),
+    }
+
+
+def _holders(
+    parts: list[tuple[Cluster, dict[str, _NodeRow]]], namespaces: Namespaces
+) -> tuple[list[MapHolder], list[int]]:
+    """Return the workloads that hold GPUs, and for each GPU the index of its first holder."""
+    found: dict[str, int] = {}
+    holders: list[MapHolder] = []
+    holder_of: list[int] = []
+
+    def place(fleet: Fleet, pod_uid: str) -> int:
+        workload = fleet.workloads().get(fleet.ownership.root_of(pod_uid))
+        visible = workload is not None and is_visible(namespaces, workload.namespace)
+        key = workload.uid if workload is not None and visible else ""
+        if key not in found:
+            found[key] = len(holders)
+            holders.append(_holder(workload) if workload is not None and visible else _HIDDEN)
+        return found[key]
+
+    for cluster, rows in parts:
+        places: dict[str, int] = {}
+        for node in rows.values():
+            by_index = node.view.holders
+            for index in node.indexes:
+                uids = by_index.get(index)
+                if not uids:
+                    holder_of.append(-1)
+                    continue
+                if uids[0] not in places:
+                    places[uids[0]] = place(cluster.fleet, uids[0])
+                holder_of.append(places[uids[0]])
+    return holders, holder_of
+
+
+_HIDDEN = MapHolder("", "", "", "", "", "")
+
+
+def _holder(workload: Workload) -> MapHolder:
+    return MapHolder(
+        workload.uid,
+        workload.kind,
+        workload.name,
+        workload.namespace,
+        team_of(workload),
+        user_of(workload),
     )
 
 
@@ -220,4 +331,7 @@ _EXAMPLE = GpuMap(
     values=[97, 0, None],
     marks="hfx",
     islands="00-",
+    groups={"source": NodeGroup(["k8s"], [0, 0])},
+    holders=[MapHolder("root-uid-123", "Job", "train", "ml", "nlp", "alice")],
+    holder_of=[0, -1, -1],
 )

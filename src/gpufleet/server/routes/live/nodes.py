@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +11,7 @@ from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.lookup import AllocatedGpu
 from gpufleet.fleet.node_view import NodeView
+from gpufleet.fleet.teams import is_user, team_of, user_of
 from gpufleet.fleet.visibility import held_indices, visible_processes
 from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.label_selector import parse_label_selector
@@ -19,6 +20,7 @@ from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.node import FleetGpu
 from gpufleet.model.reading import GpuRef, Quantity
 from gpufleet.server.http.routing import Route, get
+from gpufleet.server.routes.live.node_groups import rack_of
 from gpufleet.server.routes.live.workload_metrics import (
     Graph,
     GraphConfig,
@@ -50,11 +52,18 @@ class NodeParams(ClusterParams, rename="camel"):
     name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
     model: Model = ""
     sort: Annotated[
-        Literal["name", "state", "free", "utilization"],
-        Meta(description="Sort by name, faulty first, most free GPUs first, or busiest first."),
+        Literal["name", "state", "free", "utilization", "model", "source", "rack", "fault"],
+        Meta(
+            description="Sort by name, faulty first, most free GPUs first, busiest first, or by model, source, "
+            "rack or fault."
+        ),
     ] = "name"
     reverse: Annotated[bool, Meta(description="Reverse the order.")] = False
     label_selector: LabelSelector = ""
+    source: Annotated[str, Meta(max_length=63, description="Source: k8s, slurm, docker, local.")] = ""
+    rack: Annotated[str, Meta(max_length=253, description="Rack, by the label of the node.")] = ""
+    team: Annotated[str, Meta(max_length=253, description="Nodes with GPUs that this team holds.")] = ""
+    user: Annotated[str, Meta(max_length=253, description="Nodes with GPUs that this user holds.")] = ""
 
     def __post_init__(self) -> None:
         """Reject a wrong selector."""
@@ -76,6 +85,8 @@ class NodeRow(msgspec.Struct, rename="camel"):
     gpu_model: str
     utilization: float | None
     """Mean over its GPUs, 0.0 to 1.0; null without a reading."""
+    rack: str = ""
+    """Its label topology.kubernetes.io/rack."""
 
 
 class NodePage(msgspec.Struct):
@@ -129,7 +140,7 @@ class NodeProcess(msgspec.Struct, rename="camel"):
     gpu_memory: float | None
 
 
-class NodeDetail(NodeRow, rename="camel"):
+class NodeDetail(NodeRow, rename="camel", kw_only=True):
     """A node with its GPUs, their holders and processes."""
 
     labels: dict[str, str]
@@ -146,6 +157,7 @@ def node_routes(clusters: Clusters) -> list[Route]:
         cluster = clusters.synced(query.cluster)
         name, models = query.name.casefold(), accepted_models(query.model)
         selects = parse_label_selector(query.label_selector)
+        held = _nodes_held_by(cluster, query.team, query.user, namespaces)
         views = [
             view
             for _, view in sorted(cluster.fleet.views().items())
@@ -154,6 +166,9 @@ def node_routes(clusters: Clusters) -> list[Route]:
             and name in view.node.name.casefold()
             and (not query.model or not models.isdisjoint(view.models))
             and selects(view.node.labels)
+            and query.source in ("", view.node.source)
+            and query.rack in ("", rack_of(view.node.labels))
+            and (held is None or view.node.name in held)
         ]
         utilization = _mean_utilization(cluster, namespaces)
         if query.sort != "name":
@@ -214,7 +229,30 @@ def _held(cluster: Cluster, view: NodeView, namespaces: frozenset[str]) -> list[
     ]
 
 
-def _sort_key(utilization: Callable[[NodeView], float | None], order: str) -> Callable[[NodeView], float]:
+def _nodes_held_by(cluster: Cluster, team: str, user: str, namespaces: Namespaces) -> set[str] | None:
+    """Return the nodes on which a team or user holds GPUs that the caller may see; None without such a filter."""
+    if not team and not user:
+        return None
+    return {
+        pod.node
+        for workload in cluster.fleet.workloads().values()
+        if is_visible(namespaces, workload.namespace)
+        and team in ("", team_of(workload))
+        and (not user or is_user(user, user_of(workload)))
+        for pod in workload.pods
+        if pod.holds
+    }
+
+
+def _sort_key(utilization: Callable[[NodeView], float | None], order: str) -> Callable[[NodeView], Any]:
+    texts: dict[str, Callable[[NodeView], str]] = {
+        "model": lambda view: view.model or next(iter(view.models), ""),
+        "source": lambda view: view.node.source,
+        "rack": lambda view: rack_of(view.node.labels),
+        "fault": lambda view: view.fault,
+    }
+    if order in texts:
+        return lambda view: (not texts[order](view), texts[order](view))
     if order == "state":
         return lambda view: _SORT_STATES.index(view.state.value)
     if order == "free":
@@ -250,6 +288,7 @@ def _row(view: NodeView, utilization: float | None) -> NodeRow:
         gpu_allocated=view.allocated if view.node.allocation_known else None,
         gpu_model=view.model or next(iter(view.models), ""),
         utilization=utilization,
+        rack=rack_of(view.node.labels),
     )
 
 

@@ -59,8 +59,7 @@ def occupancy_routes(clusters: Clusters, periods: PeriodStore[AllocationPeriod])
     async def node_occupancy(name: str, query: OccupancyParams, namespaces: Namespaces) -> Occupancy:
         """Which workload held which GPUs of a node in a time range, from the periods that hours are billed by."""
         cluster = clusters.synced(query.cluster)
-        if not query.start < query.end <= query.start + MAX_DAYS * 86_400:
-            raise InvalidRequest(f"end must be after start, and at most {MAX_DAYS} days later")
+        check_range(query)
         view = find_node(cluster, name)
         found = await periods.of_node(cluster.name, name, query.start, query.end, MAX_PERIODS + 1)
         kept = sorted(found[:MAX_PERIODS], key=lambda period: (period.start, period.pod_uid))
@@ -71,6 +70,12 @@ def occupancy_routes(clusters: Clusters, periods: PeriodStore[AllocationPeriod])
         )
 
     return [node_occupancy]
+
+
+def check_range(query: OccupancyParams) -> None:
+    """Raise InvalidRequest if the range is reversed or too long."""
+    if not query.start < query.end <= query.start + MAX_DAYS * 86_400:
+        raise InvalidRequest(f"end must be after start, and at most {MAX_DAYS} days later")
 
 
 def _period(period: AllocationPeriod, namespaces: Namespaces) -> OccupancyPeriod:

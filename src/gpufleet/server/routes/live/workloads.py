@@ -11,13 +11,15 @@ from gpufleet.fleet.hierarchy import ObjectTree
 from gpufleet.fleet.listing import Filter
 from gpufleet.fleet.lookup import find_workload
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.teams import team_of, user_of
 from gpufleet.fleet.workload_summary import Workload
 from gpufleet.model.gpu_models import UNKNOWN_MODEL
 from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.workload import QueueEntry, Status
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams, LabelSelector, Model, PageParams
+from gpufleet.server.routes.live.node_groups import rack_of
+from gpufleet.server.routes.params import ClusterParams, LabelSelector, Model, PageParams, Team, User
 
 COLORS = {
     Status.RUNNING: "green",
@@ -44,11 +46,25 @@ class WorkloadParams(PageParams, rename="camel"):
         Meta(description="Sort field, newest first; start_at if not given."),
     ] = None
     sort: Annotated[
-        Literal["gpus", "name"] | None,
-        Meta(description="Sort by this instead: most GPUs first, or by name."),
+        Literal[
+            "gpus",
+            "name",
+            "namespace",
+            "kind",
+            "status",
+            "source",
+            "model",
+            "duration",
+            "team",
+            "user",
+        ]
+        | None,
+        Meta(description="Sort by this instead: most GPUs first, longest first, the others by name."),
     ] = None
     reverse: Annotated[bool, Meta(description="Reverse the order.")] = False
     label_selector: LabelSelector = ""
+    team: Team = ""
+    user: User = ""
 
     def __post_init__(self) -> None:
         """Reject a wrong selector."""
@@ -90,6 +106,10 @@ class WorkloadRow(msgspec.Struct, rename="camel"):
     """Why a pending workload waits."""
     queue: WorkloadQueue | None = None
     """Its place in Kueue; null if it is in no queue."""
+    team: str = ""
+    """By its labels and annotations; its namespace if none names a team."""
+    user: str = ""
+    """By its labels and annotations; empty if none names a user."""
 
 
 class WorkloadPage(msgspec.Struct):
@@ -133,6 +153,10 @@ class WorkloadDetail(msgspec.Struct, rename="camel"):
     """Its place in Kueue; null if it is in no queue."""
     claims: list[str] = []
     """The GpuClaims that its pods name."""
+    team: str = ""
+    """By its labels and annotations; its namespace if none names a team."""
+    user: str = ""
+    """By its labels and annotations; empty if none names a user."""
 
 
 class HierarchyItem(msgspec.Struct, omit_defaults=True):
@@ -154,6 +178,12 @@ class WorkloadMetadata(msgspec.Struct):
     kinds: list[str]
     models: list[str] = []
     """GPU models of the nodes and of the workloads."""
+    teams: list[str] = []
+    users: list[str] = []
+    sources: list[str] = []
+    """Sources of the nodes and of the workloads."""
+    racks: list[str] = []
+    """Racks of the nodes with GPUs."""
 
 
 def workload_routes(clusters: Clusters) -> list[Route]:
@@ -172,6 +202,8 @@ def workload_routes(clusters: Clusters) -> list[Route]:
             query.model,
             namespaces,
             query.label_selector,
+            query.team,
+            query.user,
         )
         page = cluster.listing.workloads(
             filters,
@@ -195,15 +227,20 @@ def workload_routes(clusters: Clusters) -> list[Route]:
 
     @get("/api/workloadMetadata", scope="filtered", example=_METADATA)
     async def workload_metadata(query: ClusterParams, namespaces: Namespaces) -> WorkloadMetadata:
-        """Namespaces and kinds of all workloads."""
+        """Values to filter workloads and nodes by."""
         fleet = clusters.synced(query.cluster).fleet
         ended = [each for each in fleet.ended().values() if is_visible(namespaces, each.workload.namespace)]
         existing = [each for each in fleet.workloads().values() if is_visible(namespaces, each.namespace)]
         workloads = [*existing, *(each.workload for each in ended)]
+        nodes = [view.node for view in fleet.views().values() if view.total]
         return WorkloadMetadata(
             sorted({workload.namespace for workload in workloads}),
             sorted({workload.kind for workload in workloads}),
             _models(fleet, ended),
+            sorted({team_of(workload) for workload in workloads}),
+            sorted({user_of(workload) for workload in workloads} - {""}),
+            sorted({workload.source for workload in workloads} | {node.source for node in nodes}),
+            sorted({rack_of(node.labels) for node in nodes} - {""}),
         )
 
     return [list_workloads, workload, hierarchy, workload_metadata]
@@ -233,6 +270,8 @@ def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
         gpu_model_requested=", ".join(workload.models_requested),
         waiting_reason=workload.waiting_reason,
         queue=_queue(workload.queued),
+        team=team_of(workload),
+        user=user_of(workload),
     )
 
 
@@ -257,6 +296,8 @@ def _detail(found: WorkloadRecord) -> WorkloadDetail:
         waiting_reason=workload.waiting_reason,
         queue=_queue(workload.queued),
         claims=sorted({pod.claim for pod in workload.pods if pod.claim}),
+        team=team_of(workload),
+        user=user_of(workload),
     )
 
 
@@ -273,7 +314,15 @@ def _item(branch: ObjectTree, fleet: Fleet) -> HierarchyItem:
     return HierarchyItem(branch.kind, branch.name, branch.namespace, branch.uid, children, queue)
 
 
-_METADATA = WorkloadMetadata(["default", "research"], ["Deployment", "Job"], ["AMD_Instinct_MI300X_OAM"])
+_METADATA = WorkloadMetadata(
+    ["default", "research"],
+    ["Deployment", "Job"],
+    ["AMD_Instinct_MI300X_OAM"],
+    ["nlp", "vision"],
+    ["alice", "bob"],
+    ["k8s"],
+    ["r01", "r02"],
+)
 _PAGE = WorkloadPage(
     [
         WorkloadRow(

@@ -1,0 +1,117 @@
+// Overview page.
+import { useMemo } from "preact/hooks";
+import type { ClusterHour, ClusterOverview, NodePage } from "../../api/types";
+import { Lines } from "../../charts/lines";
+import { useResource } from "../../state/resource";
+import { link } from "../../state/route";
+import { count } from "../../ui/format";
+import { Card, Empty, Loaded, PageHead } from "../../ui/components";
+import { hourAt, lastHours } from "../period";
+import { Consumers, Faults, Feed, Hottest, WasteList } from "./lists";
+import { MapCard } from "./map_card";
+import { Stats } from "./stats";
+
+const WEEK = 7 * 24;
+
+export function OverviewPage(props: { query: Record<string, string> }) {
+  const cluster = props.query["cluster"];
+  const overview = useResource<ClusterOverview>(
+    "api/clusters/overview",
+    { cluster },
+    { every: 10_000, on: ["node", "workload", "gpu"] },
+  );
+  const week = useResource<ClusterHour[]>(
+    "api/v1/gpu-aggregation/cluster/hourly-stats",
+    { cluster, ...lastHours(WEEK) },
+    { every: 300_000 },
+  );
+  const faults = useResource<NodePage>(
+    "api/nodes",
+    { cluster, state: "faulty", pageSize: 6 },
+    { every: 20_000, on: ["node", "gpu"] },
+  );
+  return (
+    <>
+      <PageHead title="Overview" sub={overview.data ? subtitle(overview.data) : " "} />
+      <Stats overview={overview} week={week.data ?? []} />
+      <div class="grid">
+        <MapCard query={props.query} />
+      </div>
+      <div class="grid wide-left">
+        <Card
+          title="Allocation and utilization"
+          note="last 7 days, by hour; of all GPUs, of allocated GPUs"
+        >
+          <Loaded of={week} missing="This server has no hourly statistics" lines={6}>
+            {(hours) => <Week hours={hours} />}
+          </Loaded>
+        </Card>
+        <Card
+          title="Faults"
+          flush
+          aside={
+            <a class="small muted" href={link(["nodes"], { state: "faulty" })}>
+              All faulty nodes
+            </a>
+          }
+        >
+          <Loaded of={faults}>{(page) => <Faults page={page} />}</Loaded>
+        </Card>
+      </div>
+      <div class="grid two">
+        <Consumers cluster={cluster} />
+        <WasteList cluster={cluster} />
+      </div>
+      <div class="grid two">
+        <Hottest cluster={cluster} by={props.query["top"] ?? "power"} />
+        <Card title="Recent changes" flush>
+          <Feed />
+        </Card>
+      </div>
+    </>
+  );
+}
+
+function subtitle(overview: ClusterOverview): string {
+  return `${count(overview.totalGpus)} GPUs on ${count(overview.totalNodes)} nodes`;
+}
+
+function Week(props: { hours: ClusterHour[] }) {
+  const period = lastHours(WEEK);
+  const lines = useMemo(
+    () => [
+      {
+        name: "allocated",
+        points: props.hours.map((hour) => [hour.allocation_rate, hourAt(hour.stat_hour)] as const),
+      },
+      {
+        name: "utilized",
+        points: props.hours.flatMap((hour) =>
+          hour.avg_utilization == null
+            ? []
+            : [[hour.avg_utilization, hourAt(hour.stat_hour)] as const],
+        ),
+      },
+    ],
+    [props.hours],
+  );
+  if (!props.hours.length)
+    return (
+      <Empty icon="clock" title="No complete hour yet">
+        The first row appears two minutes after the end of the hour.
+      </Empty>
+    );
+  return (
+    <Lines
+      lines={lines}
+      label="Allocation and utilization of the last seven days"
+      height={230}
+      from={Date.parse(period.start_time) / 1000}
+      to={Date.parse(period.end_time) / 1000}
+      step={3600}
+      min={0}
+      max={100}
+      format={(value, digits = 0) => `${value.toFixed(digits)}%`}
+    />
+  );
+}

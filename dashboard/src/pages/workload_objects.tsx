@@ -1,0 +1,158 @@
+// Events, logs and the manifest of a workload on Kubernetes, if Kubernetes lets the caller read them.
+import { useState } from "preact/hooks";
+import type { Log, Manifest, WorkloadDetail, WorkloadEvent } from "../api/types";
+import { useResource } from "../state/resource";
+import { setQuery } from "../state/route";
+import { Ago, Badge, Card, Choice, Empty, Loaded, Select } from "../ui/components";
+import { count } from "../ui/format";
+import { Table } from "../ui/table";
+
+const TABS = [
+  ["events", "Events"],
+  ["logs", "Logs"],
+  ["yaml", "YAML"],
+] as const;
+type Tab = (typeof TABS)[number][0];
+
+interface Props {
+  workload: WorkloadDetail;
+  query: Record<string, string>;
+}
+
+export function WorkloadObjects(props: Props) {
+  const tab = TABS.find(([name]) => name === props.query["tab"])?.[0] ?? "events";
+  return (
+    <Card
+      title="Events, logs and YAML"
+      flush={tab === "events"}
+      aside={
+        <Choice<Tab>
+          label="Show"
+          value={tab}
+          options={TABS}
+          onChange={(chosen) => setQuery({ tab: chosen === "events" ? undefined : chosen })}
+        />
+      }
+    >
+      {tab === "events" && <Events {...props} />}
+      {tab === "logs" && <Logs {...props} />}
+      {tab === "yaml" && <Yaml {...props} />}
+    </Card>
+  );
+}
+
+function pathOf(props: Props, what: string): string {
+  return `api/workloads/${encodeURIComponent(props.workload.uid)}/${what}`;
+}
+
+function Events(props: Props) {
+  const events = useResource<WorkloadEvent[]>(
+    pathOf(props, "events"),
+    { cluster: props.query["cluster"] },
+    { every: 20_000, on: ["workload"] },
+  );
+  return (
+    <Loaded of={events} missing="This server does not read events">
+      {(rows) =>
+        rows.length ? (
+          <Table label="Events">
+            <thead>
+              <tr>
+                <th>Seen</th>
+                <th>Type</th>
+                <th>Reason</th>
+                <th>Object</th>
+                <th>Message</th>
+              </tr>
+            </thead>
+            <tbody>
+              {rows.map((event, place) => (
+                <tr key={place}>
+                  <td>
+                    {event.last ? <Ago at={Date.parse(event.last)} /> : ""}
+                    {event.count > 1 && <span class="muted"> ×{count(event.count)}</span>}
+                  </td>
+                  <td>
+                    <Badge word={event.type} tone={event.type === "Warning" ? "warn" : "idle"} />
+                  </td>
+                  <td>{event.reason}</td>
+                  <td class="soft">{event.name}</td>
+                  <td class="words">{event.message}</td>
+                </tr>
+              ))}
+            </tbody>
+          </Table>
+        ) : (
+          <Empty title="No events">Kubernetes deletes events after about an hour.</Empty>
+        )
+      }
+    </Loaded>
+  );
+}
+
+function Logs(props: Props) {
+  const pods = props.workload.pods.map((pod) => pod.podName);
+  const [lines, setLines] = useState("500");
+  const [container, setContainer] = useState("");
+  const pod = props.query["pod"] ?? pods[0] ?? "";
+  const log = useResource<Log>(
+    pods.length ? pathOf(props, "logs") : null,
+    { cluster: props.query["cluster"], pod, container, lines },
+    { every: 15_000, keep: true },
+  );
+  if (!pods.length) return <Empty title="No pods" />;
+  return (
+    <>
+      <div class="filters">
+        <Select
+          label="Pod"
+          value={pod}
+          options={pods.slice(0, 200)}
+          onChange={(name) => setQuery({ pod: name })}
+        />
+        <Select
+          label="Lines"
+          value={lines}
+          options={["100", "500", "2000", "5000"]}
+          words={Object.fromEntries(
+            ["100", "500", "2000", "5000"].map((each) => [each, `last ${each} lines`]),
+          )}
+          onChange={setLines}
+        />
+        <input
+          class="field"
+          aria-label="Container"
+          placeholder="Container"
+          value={container}
+          onChange={(event) => setContainer(event.currentTarget.value.trim())}
+        />
+      </div>
+      <Loaded of={log} missing="Kubernetes has no log of this pod" lines={8}>
+        {(data) =>
+          data.text ? (
+            <pre class="code" tabIndex={0} role="region" aria-label="Log">
+              {data.text}
+            </pre>
+          ) : (
+            <Empty title="The log is empty" />
+          )
+        }
+      </Loaded>
+    </>
+  );
+}
+
+function Yaml(props: Props) {
+  const manifest = useResource<Manifest>(pathOf(props, "manifest"), {
+    cluster: props.query["cluster"],
+  });
+  return (
+    <Loaded of={manifest} missing="Kubernetes no longer has this object" lines={8}>
+      {(data) => (
+        <pre class="code" tabIndex={0} role="region" aria-label="YAML">
+          {data.yaml}
+        </pre>
+      )}
+    </Loaded>
+  );
+}
