@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gpufleet.errors import LimitExceeded, StoreUnavailable
-from gpufleet.model.training_point import TrainingPoint
+from gpufleet.model.training_point import RankProgress, TrainingPoint
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store, open_store
 from gpufleet.store.postgres.database import open_database
@@ -117,3 +117,12 @@ async def test_long_reads_have_their_own_connections_and_time_limit(store_settin
         assert any("long_read_timeout" in str(result) for result in results)
         assert any("long_read_pool_size is 1" in str(result) for result in results)
         assert len(await store.training.read("job", 0.0, 1e11)) == 10
+
+
+async def test_the_last_steps_of_ranks_are_read_with_their_pace(store: Store) -> None:
+    points = [TrainingPoint("step", 10.0 * n, 1000.0 + 20 * n, rank) for rank in (0, 1) for n in range(10)]
+    points += [TrainingPoint("loss", 1.0, 5000.0, 0), TrainingPoint("step", 1.0, 900.0, None)]
+    await store.training.append("test", "job", points)
+    assert await store.training.progress(["job", "other"], 950.0) == {
+        "job": [RankProgress(rank, 90.0, 1180.0, 20.0, 0.5) for rank in (0, 1)]
+    }
