@@ -62,6 +62,11 @@ class RepairSettings:
 class AlertSettings:
     """Where faults and repairs are reported."""
 
+    severity: str = setting(
+        "Degraded",
+        "Least severity of findings that are reported. Unhealthy: only GPUs that are taken out of service.",
+        choices=["Warning", "Degraded", "Unhealthy"],
+    )
     webhook: str = setting(
         "", "URL of a Slack-compatible webhook. Its path is usually a secret.", secret=True
     )
