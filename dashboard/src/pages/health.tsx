@@ -94,7 +94,7 @@ function Costs(props: { costs: FaultCosts; repairs: RepairPage | undefined }) {
       <Stat
         label="Faults"
         value={count(costs.faults)}
-        sub={`last 30 days; ${count(open ?? costs.openFaults)} nodes have one now`}
+        sub={`last 30 days; ${count(open ?? costs.openFaults)} open`}
       />
       <Stat
         label="Mean time between failures"
@@ -135,7 +135,7 @@ function Findings(props: {
             <th>Finding</th>
             <th>What to do</th>
             <th>Since</th>
-            {props.changes && <th>Alerts</th>}
+            {props.changes && <th>Actions</th>}
           </tr>
         </thead>
         <tbody>

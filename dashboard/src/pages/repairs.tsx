@@ -29,7 +29,7 @@ export function Repairs(props: {
             <th>Now</th>
             <th>Since</th>
             <th class="right">Earlier faults</th>
-            {props.changes && <th>Alerts</th>}
+            {props.changes && <th>Actions</th>}
           </tr>
         </thead>
         <tbody>
@@ -88,8 +88,7 @@ function Steps(props: { repair: Repair }) {
 function inOrder(repairs: Repair[]): Repair[] {
   const since = (repair: Repair) => Date.parse(repair.since ?? "") || 0;
   return [...repairs].sort(
-    (a, b) =>
-      Number(a.phase === "Healthy") - Number(b.phase === "Healthy") || since(b) - since(a),
+    (a, b) => Number(a.phase === "Healthy") - Number(b.phase === "Healthy") || since(b) - since(a),
   );
 }
 
