@@ -39,7 +39,7 @@ from gpufleet.repair.cluster_state import ClusterState, PodIndex
 from gpufleet.repair.decide import next_status
 from gpufleet.repair.jobs import render
 from gpufleet.repair.node_marks import TAINT, conditions, remove_taint, set_conditions, set_taint
-from gpufleet.repair.views import NodeView, PodView, RepairRules
+from gpufleet.repair.views import NodeView, PodView, Policy, RepairRules
 from gpufleet.runtime.logs import RepeatedWarnings, get_audit_logger, get_logger
 
 TICK = 5.0
@@ -194,7 +194,7 @@ class Controller:
                 await self._announce(pod, at)
                 self._audit("announce eviction", f"pods/{pod.namespace}/{pod.name}", f"at {at}")
             case Evict(pod):
-                await self._evict(pod, node.name)
+                await self._evict(pod, f"repair of node {node.name}")
             case ReleaseDriver(until):
                 meta = {"annotations": {RELEASE_DRIVER: until}}
                 await self._client.patch(GPU_NODE_STATUSES, node.name, merge({"metadata": meta}))
@@ -209,7 +209,12 @@ class Controller:
         except ObjectNotFound:
             return
 
-    async def _evict(self, pod: PodView, node: str) -> None:
+    async def evict_straggler(self, pod: PodView, reason: str) -> None:
+        """Evict a pod that asked for it, if the policy allows evictions."""
+        if self._rules.policy >= Policy.DRAIN:
+            await self._evict(pod, reason)
+
+    async def _evict(self, pod: PodView, reason: str) -> None:
         """Evict the pod with the eviction API, which respects disruption budgets, preStop and grace periods."""
         body = {
             "apiVersion": "policy/v1",
@@ -224,8 +229,15 @@ class Controller:
         except TooManyRequests as error:
             self._warnings.warn(pod.uid, "eviction_delayed", pod=pod.name, error=str(error))
             return
-        _log.info("pod_evicted", node=node, namespace=pod.namespace, pod=pod.name, uid=pod.uid)
-        self._audit("evict", f"pods/{pod.namespace}/{pod.name}", f"repair of node {node}")
+        _log.info(
+            "pod_evicted",
+            node=pod.node,
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=pod.uid,
+            reason=reason,
+        )
+        self._audit("evict", f"pods/{pod.namespace}/{pod.name}", reason)
 
     async def _create_job(self, name: str, hook: str, node: str, gpus: tuple[int, ...]) -> None:
         report = self._state.reports.cache.get(node)

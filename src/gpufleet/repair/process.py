@@ -16,6 +16,7 @@ from gpufleet.repair.cluster_state import ClusterState
 from gpufleet.repair.controller import Controller
 from gpufleet.repair.finding_alerts import FindingAlerts, findings_of
 from gpufleet.repair.jobs import load_templates
+from gpufleet.repair.straggler_evictions import StragglerEvictions
 from gpufleet.repair.views import Policy, RepairRules
 from gpufleet.runtime.http_listener import HttpListener
 from gpufleet.runtime.listening import address_of, bind
@@ -76,6 +77,9 @@ class RepairReplica:
             lambda: findings_of(list(self.state.reports.cache)),
             lambda: list(self.state.repairs.cache),
         )
+        self._stragglers = StragglerEvictions(
+            settings, self.state, client.timing.now, self.controller.evict_straggler
+        )
         self._synced = False
         self.registry = CollectorRegistry(auto_describe=False)
         self._phases = Gauge(
@@ -119,6 +123,7 @@ class RepairReplica:
             group.create_task(self._tell())
             group.create_task(self._alerts.run())
             group.create_task(self._finding_alerts.run())
+            group.create_task(self._stragglers.run())
 
     def _on_change(self, repair: GpuRepair, before: RepairStatus) -> None:
         self._steps.labels(repair.status.phase).inc()
