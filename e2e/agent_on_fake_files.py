@@ -4,11 +4,13 @@ FOLDER has the FIFO `kmsg`, the tree `infiniband` (as /sys/class/infiniband) and
 Processes of deleted pods are a finding after one second.
 """
 
-import functools
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gpufleet.agent import agent
+from gpufleet.agent.monitor import Monitor
 from gpufleet.agent.pod_processes import OrphanAge, orphans
 from gpufleet.cli import main
 from gpufleet.gpus.infiniband import read_ports
@@ -17,10 +19,15 @@ from gpufleet.gpus.processes import ProcessTable
 
 
 def run(folder: Path, arguments: list[str]) -> int:
-    agent.open_kernel_log = lambda: KernelLog(folder / "kmsg", from_start=True)  # type: ignore[attr-defined]
-    agent.Monitor = functools.partial(agent.Monitor, ports=lambda: read_ports(folder / "infiniband"))  # type: ignore[attr-defined, misc]
-    agent.orphans = functools.partial(orphans, proc=folder / "proc")  # type: ignore[attr-defined]
-    agent.OrphanAge = functools.partial(OrphanAge, 1.0)  # type: ignore[attr-defined, misc]
+    replaced: dict[str, Any] = {
+        "open_kernel_log": partial(KernelLog, folder / "kmsg", from_start=True),
+        "Monitor": partial(Monitor, ports=partial(read_ports, folder / "infiniband")),
+        "orphans": partial(orphans, proc=folder / "proc"),
+        "OrphanAge": partial(OrphanAge, 1.0),
+    }
+    for name, value in replaced.items():
+        assert hasattr(agent, name)
+        setattr(agent, name, value)
     # The processes are not ours: name them without looking.
     ProcessTable._details = lambda self, pid, identify: {"name": "python"}  # type: ignore[method-assign]
     return main(arguments)

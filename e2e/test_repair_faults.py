@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,12 @@ def start_agent(machine: Machine, namespace: str, identity: Identity) -> "subpro
         )
 
 
+def stop_all(agents: "dict[str, subprocess.Popen[bytes]]") -> None:
+    for each in agents.values():
+        each.kill()
+        each.wait()
+
+
 class View:
     """What the API server shows."""
 
@@ -141,8 +148,11 @@ class View:
         found = self._api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
         return {each["metadata"]["name"]: each.get("status", {}) for each in found}
 
-    def signals(self, node: str) -> set[str]:
-        return {each["signal"] for each in self.reports().get(node, {}).get("findings", ())}
+    def is_tainted(self, node: str) -> bool:
+        return node in self.tainted()
+
+    def has_signal(self, node: str, signal: str) -> bool:
+        return signal in {each["signal"] for each in self.reports().get(node, {}).get("findings", ())}
 
     def history(self, node: str) -> dict[str, Any]:
         found: dict[str, Any] = self._api.get(f"/apis/gpu.scheduling/v1/gpurepairs/{node}")
@@ -180,7 +190,7 @@ def test_no_pod_comes_to_a_faulty_node_and_only_affected_pods_leave(
         agents = {
             name: start_agent(machine, namespace, identities["agent"]) for name, machine in machines.items()
         }
-        stack.callback(lambda: [each.kill() or each.wait() for each in agents.values()])
+        stack.callback(stop_all, agents)
         expected = {node_of(case): {"0", "3"} for case in FAULTS}
 
         def ready() -> bool:
@@ -207,7 +217,7 @@ def test_no_pod_comes_to_a_faulty_node_and_only_affected_pods_leave(
                 injected[name] = time.time()
                 case.inject(machines[name])
                 if case.tainted:
-                    cluster.wait_for(f"the taint of {name}", lambda name=name: name in view.tainted())
+                    cluster.wait_for(f"the taint of {name}", partial(view.is_tainted, name))
                     seen[name] = time.time()
             leaving = {f"{case.name}-gang-{n}" for case in FAULTS if case.tainted for n in (0, 1)}
             leaving |= {f"{case.name}-other" for case in FAULTS if case.all_pods_leave}
@@ -217,7 +227,7 @@ def test_no_pod_comes_to_a_faulty_node_and_only_affected_pods_leave(
             agents["fault-ecc"] = start_agent(machines["fault-ecc"], namespace, identities["agent"])
         assert view.tainted() == out
         for case in FAULTS:
-            cluster.wait_for(case.signal, lambda case=case: case.signal in view.signals(node_of(case)))
+            cluster.wait_for(case.signal, partial(view.has_signal, node_of(case), case.signal))
         placed = {
             f"{namespace}/{name}": each["spec"]["nodeName"]
             for name, each in view.pods().items()

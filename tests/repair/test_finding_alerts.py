@@ -18,12 +18,12 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 class World:
     """What is found, and what operators say."""
 
-    def __init__(self, receiver: Receiver, **settings: str) -> None:
+    def __init__(self, receiver: Receiver, severity: str = "Degraded") -> None:
         self.now = NOW
         self.findings: list[OpenFinding] = []
         self.specs: list[RepairSpec] = []
         self.receiver = receiver
-        routes = AlertSettings(webhook=f"{receiver.url}/hook", alertmanager=receiver.url, **settings)
+        routes = AlertSettings(webhook=f"{receiver.url}/hook", alertmanager=receiver.url, severity=severity)
         self.alerts = FindingAlerts(
             routes,
             lambda: self.findings,

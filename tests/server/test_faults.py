@@ -1,6 +1,7 @@
 """The routes about findings, repairs and their costs, over an embedded API."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -56,7 +57,7 @@ class OneStraggler(StragglerWatch):
         return [Straggler("uid", "llama", "ml", "llama-3", 29, "b", 5, "power", 210, 640, 1e9, text)]
 
 
-async def ask(cluster: Cluster, path: str, body: object = None, status: int = 200) -> dict[str, object]:
+async def ask(cluster: Cluster, path: str, body: object = None, status: int = 200) -> dict[str, Any]:
     reports = (await cluster.client.list(GPU_NODE_STATUSES)).items
     repairs = (await cluster.client.list(GPU_REPAIRS)).items
     source = Listed(reports, repairs, cluster.client)
@@ -71,7 +72,7 @@ async def ask(cluster: Cluster, path: str, body: object = None, status: int = 20
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             answer = await (client.get(path) if body is None else client.post(path, json=body))
             assert answer.status_code == status, answer.text
-            found: dict[str, object] = answer.json().get("data")
+            found: dict[str, Any] = answer.json().get("data")
             return found
 
 
@@ -131,7 +132,7 @@ async def test_costs_are_summed_by_cause_node_and_model(faulty: Cluster) -> None
 
 async def test_a_straggler_is_a_finding_with_its_rank_and_job(faulty: Cluster) -> None:
     page = await ask(faulty, "/api/findings?node=b")
-    (row,) = page["data"]  # type: ignore[misc]
+    (row,) = page["data"]
     assert (row["rank"], row["workload"], row["workloadUid"]) == (29, "llama", "uid")
     assert row["message"] == "ml/llama, rank 29: power 210 W, the median of its job is 640 W"
 
@@ -144,7 +145,7 @@ async def test_operators_acknowledge_silence_and_resume_a_repair(faulty: Cluster
     row = await ask(faulty, "/api/repairs/a/acknowledge", {"by": "ana"})
     assert (row["acknowledgedBy"], row["phase"]) == ("ana", "Cordoned")
     page = await ask(faulty, "/api/findings?node=a")
-    assert {each["acknowledgedBy"] for each in page["data"]} == {"ana"}  # type: ignore[attr-defined]
+    assert {each["acknowledgedBy"] for each in page["data"]} == {"ana"}
     row = await ask(faulty, "/api/repairs/a/silence", {"seconds": 600})
     assert row["silencedUntil"] is not None
     row = await ask(faulty, "/api/repairs/a/silence", {"seconds": 0})
