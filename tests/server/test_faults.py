@@ -103,7 +103,8 @@ async def test_findings_are_listed_the_worst_first(faulty: Cluster) -> None:
     assert rows[0]["advice"] == "Drain the node, then reboot it."
     assert (await ask(faulty, "/api/findings?severity=Degraded"))["total"] == 2
     assert (await ask(faulty, "/api/findings?node=c"))["total"] == 0
-    assert await ask(faulty, "/api/findings?cluster=slurm") == {"data": [], "total": 0}
+    assert page["kernelLogUnread"] == {}
+    assert (await ask(faulty, "/api/findings?cluster=slurm"))["total"] == 0
 
 
 async def test_repairs_have_their_history(faulty: Cluster) -> None:
@@ -111,6 +112,7 @@ async def test_repairs_have_their_history(faulty: Cluster) -> None:
     rows = page["data"]
     assert isinstance(rows, list)
     assert (rows[0]["node"], rows[0]["phase"], rows[0]["history"][0]["steps"]) == ("a", "Cordoned", ["reset"])
+    assert (page["nodes"], page["disrupted"], page["drainsInHour"]) == (2, 0, 0)
 
 
 async def test_costs_are_summed_by_cause_node_and_model(faulty: Cluster) -> None:

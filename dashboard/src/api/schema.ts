@@ -2003,6 +2003,10 @@ export interface components {
         FindingPage: {
             data: components["schemas"]["FindingRow"][];
             total: number;
+            /** @default {} */
+            kernelLogUnread: {
+                [key: string]: number;
+            };
         };
         /**
          * FindingRow
@@ -2033,11 +2037,17 @@ export interface components {
         };
         /**
          * RepairPage
-         * @description One page of repairs, and how many there are in all.
+         * @description One page of repairs, how many there are in all, and what the disruption budget counts.
          */
         RepairPage: {
             data: components["schemas"]["RepairRow"][];
             total: number;
+            /** @default 0 */
+            nodes: number;
+            /** @default 0 */
+            disrupted: number;
+            /** @default 0 */
+            drainsInHour: number;
         };
         /**
          * RepairRow
@@ -5957,7 +5967,8 @@ export interface operations {
                      *             "silencedUntil": null
                      *           }
                      *         ],
-                     *         "total": 1
+                     *         "total": 1,
+                     *         "kernelLogUnread": {}
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
@@ -6056,7 +6067,10 @@ export interface operations {
                      *             ]
                      *           }
                      *         ],
-                     *         "total": 1
+                     *         "total": 1,
+                     *         "nodes": 0,
+                     *         "disrupted": 0,
+                     *         "drainsInHour": 0
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }

@@ -59,10 +59,15 @@ export function HealthPage(props: { query: Record<string, string> }) {
               )
             }
           </Loaded>
+          {Object.entries(findings.data?.kernelLogUnread ?? {}).map(([reason, nodes]) => (
+            <p class="muted small card-note" key={reason}>
+              The kernel log is not read on {count(nodes)} nodes: {reason}
+            </p>
+          ))}
         </Card>
       </div>
       <div class="grid">
-        <Card title="Repairs" note="nodes out of service, and their history" flush>
+        <Card title="Repairs" note={repairs.data ? budget(repairs.data) : ""} flush>
           <Loaded of={repairs} missing={UNAVAILABLE}>
             {(data) =>
               data.data.length ? (
@@ -104,6 +109,12 @@ function Costs(props: { costs: FaultCosts; repairs: RepairPage | undefined }) {
       <Stat label="Mean time to repair" value={hours(costs.meanHoursToRepair)} sub="until return" />
     </div>
   );
+}
+
+/** What the disruption budget counts. */
+function budget(page: RepairPage): string {
+  const out = `${count(page.disrupted)} of ${count(page.nodes)} nodes out of service`;
+  return `${out}, ${count(page.drainsInHour)} drains in the last hour`;
 }
 
 function hours(value: number | null | undefined): string {

@@ -205,6 +205,7 @@ class FindingPage(msgspec.Struct, kw_only=True):
 
     data: list["FindingRow"]
     total: int
+    kernel_log_unread: dict[str, int] = msgspec.field(name="kernelLogUnread", default_factory=dict)
 
 
 class FindingRow(msgspec.Struct, kw_only=True):
@@ -747,10 +748,13 @@ class RdmaClusterStat(msgspec.Struct, kw_only=True):
 
 
 class RepairPage(msgspec.Struct, kw_only=True):
-    """One page of repairs, and how many there are in all."""
+    """One page of repairs, how many there are in all, and what the disruption budget counts."""
 
     data: list["RepairRow"]
     total: int
+    nodes: int = 0
+    disrupted: int = 0
+    drains_in_hour: int = msgspec.field(name="drainsInHour", default=0)
 
 
 class RepairRow(msgspec.Struct, kw_only=True):

@@ -3,6 +3,7 @@
 Messages may name pods, so callers who are limited to namespaces get none of this.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal, Protocol
@@ -17,6 +18,7 @@ from gpufleet.gpus.rules import RULES, Severity, advice
 from gpufleet.kubernetes.crds.gpu_node_status import FindingStatus, GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import Episode, GpuRepair
 from gpufleet.kubernetes.repair_requests import Spec, acknowledged, resumed, silenced
+from gpufleet.repair.decide import drains_of, is_disrupted
 from gpufleet.server.http.request_context import RequestContext
 from gpufleet.server.http.routing import Route, get, post
 from gpufleet.server.routes.params import ClusterParams, PageNumber, PageSize
@@ -99,11 +101,13 @@ class FindingRow(msgspec.Struct, rename="camel"):
     silenced_until: datetime | None = None
 
 
-class FindingPage(msgspec.Struct):
+class FindingPage(msgspec.Struct, rename="camel"):
     """One page of findings, and how many there are in all."""
 
     data: list[FindingRow]
     total: int
+    kernel_log_unread: dict[str, int] = msgspec.field(default_factory=dict)
+    """Why agents do not read the kernel log, where they don't, with the number of nodes."""
 
 
 class EpisodeRow(msgspec.Struct, rename="camel"):
@@ -137,11 +141,17 @@ class RepairRow(msgspec.Struct, rename="camel"):
     history: list[EpisodeRow]
 
 
-class RepairPage(msgspec.Struct):
-    """One page of repairs, and how many there are in all."""
+class RepairPage(msgspec.Struct, rename="camel"):
+    """One page of repairs, how many there are in all, and what the disruption budget counts."""
 
     data: list[RepairRow]
     total: int
+    nodes: int = 0
+    """Nodes with GPUs."""
+    disrupted: int = 0
+    """Nodes that are drained, repaired, tested, or wait for a human after a drain (`repair.max_share`)."""
+    drains_in_hour: int = 0
+    """Drains that started in the last hour (`repair.max_per_hour`)."""
 
 
 def fault_routes(
@@ -176,7 +186,9 @@ def fault_routes(
         ]
         rows.sort(key=lambda row: (_SEVERITIES.index(row.severity), row.node, row.gpu or 0, row.signal))
         first = (query.page_num - 1) * query.page_size
-        return FindingPage(rows[first : first + query.page_size], len(rows))
+        unread = Counter(each.status.kernel_log for each in (source.reports() if source else ()))
+        del unread[""]
+        return FindingPage(rows[first : first + query.page_size], len(rows), dict(unread.most_common(5)))
 
     @get("/api/repairs", scope="unscoped", example=RepairPage([_REPAIR], 1))
     async def list_repairs(query: RepairParams) -> RepairPage:
@@ -191,7 +203,18 @@ def fault_routes(
         found.sort(key=lambda repair: repair.metadata.name)
         first = (query.page_num - 1) * query.page_size
         rows = [_repair_row(each) for each in found[first : first + query.page_size]]
-        return RepairPage(rows, len(found))
+        every = list(source.repairs()) if source else []
+        return RepairPage(
+            rows,
+            len(found),
+            nodes=sum(1 for each in (source.reports() if source else ()) if each.status.total),
+            disrupted=sum(is_disrupted(each.status) for each in every),
+            drains_in_hour=sum(
+                (now() - started).total_seconds() < 3600
+                for each in every
+                for started in drains_of(each.status)
+            ),
+        )
 
     @post(
         "/api/repairs/{node:str}/acknowledge",
