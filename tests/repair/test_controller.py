@@ -268,3 +268,25 @@ async def test_every_step_is_in_the_audit_log(cluster: Cluster) -> None:
     phases = [action.removeprefix("repair ") for action, _ in found if action.startswith("repair ")]
     assert phases == ["Cordoned", "Draining", "Drained", "Repairing", "Proving", "Proving", "Healthy"]
     assert ("evict", "pods/jobs/train") in found
+
+
+async def test_a_pod_is_not_evicted_again_before_the_watch_shows_its_end(cluster: Cluster) -> None:
+    await cluster.add_node("a")
+    uid = await cluster.add_pod("train", "a", 0)
+    async with controller(cluster) as made:
+        sent: list[str] = []
+        inner = made._client._transport
+
+        class Counting:
+            async def send(self, request: Request) -> Any:
+                sent.append(request.path)
+                return await inner.send(request)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(inner, name)
+
+        made._client._transport = Counting()  # type: ignore[assignment]
+        view = made._state.pod_index().views[uid]
+        await made.evict_straggler(view, "test")
+        await made.evict_straggler(view, "test")
+    assert len([path for path in sent if path.endswith("/eviction")]) == 1

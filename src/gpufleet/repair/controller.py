@@ -44,6 +44,8 @@ from gpufleet.runtime.logs import RepeatedWarnings, get_audit_logger, get_logger
 
 TICK = 5.0
 """Seconds between rounds without a change."""
+SEEN_AFTER = 30.0
+"""Seconds after which the watch must have shown that an evicted pod ends; it is evicted again otherwise."""
 DEBOUNCE = 0.05
 """Seconds to wait for further changes."""
 
@@ -76,6 +78,8 @@ class Controller:
         self._on_change = on_change
         self._warnings = RepeatedWarnings(_log, client.timing.monotonic)
         self._audit_log = get_audit_logger()
+        self._evicted: dict[str, float] = {}
+        """When pods were evicted that the watch may still show as running."""
         self._wake = asyncio.Event()
         self._node_changed = asyncio.Event()
         for reflector in (*state.required(), *state.optional()):
@@ -222,8 +226,13 @@ class Controller:
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
+        now = self._client.timing.monotonic()
+        self._evicted = {uid: at for uid, at in self._evicted.items() if now - at < SEEN_AFTER}
+        if pod.uid in self._evicted:
+            return
         try:
             await self._client.write_json("POST", PODS.path(pod.namespace, pod.name, "eviction"), body)
+            self._evicted[pod.uid] = now
         except (ObjectNotFound, Conflict):
             return
         except TooManyRequests as error:
