@@ -64,6 +64,8 @@ RARELY_USED: dict[str, dict[Right, str]] = {
         ("watch", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",
         ("list", "discovery.k8s.io", "endpointslices"): "only without Prometheus (test_agent_scraping.py)",
         ("watch", "discovery.k8s.io", "endpointslices"): "only without Prometheus (test_agent_scraping.py)",
+        ("create", "gpu.scheduling", "gpurepairs"): "an operator silences a node that never had a fault",
+        ("patch", "gpu.scheduling", "gpurepairs"): "an operator acknowledges, silences or resumes a repair",
     },
     "gpu-scheduler-webhook": {
         ("get", "gpu.scheduling", "gpuclaims"): "a claim that the watch has not delivered yet",

@@ -174,6 +174,41 @@ def test_selected_pods_and_mounted_volumes_exist(chart: str, values: dict[str, A
         assert not account or one(rendered, "ServiceAccount", account), name
 
 
+def test_every_repair_job_has_a_service_account_of_its_own_without_rights() -> None:
+    values = {
+        "repair": {
+            "ownJobs": ["prove", "reset", "reload-driver", "reboot"],
+            "jobs": {"vendor": {"kind": "Job"}},
+        }
+    }
+    rendered = objects("gpu-scheduler", values)
+    templates = one(rendered, "ConfigMap", "gpu-scheduler-repair-jobs")["data"]
+    accounts = {
+        name: yaml.safe_load(text)
+        .get("spec", {})
+        .get("template", {})
+        .get("spec", {})
+        .get("serviceAccountName")
+        for name, text in templates.items()
+    }
+    assert accounts == {
+        "prove.yaml": "gpu-scheduler-repair-prove",
+        "reset.yaml": "gpu-scheduler-repair-reset",
+        "reload-driver.yaml": "gpu-scheduler-repair-reload-driver",
+        "reboot.yaml": "gpu-scheduler-repair-reboot",
+        "vendor.yaml": None,
+    }
+    bound = {
+        subject["name"]
+        for each in rendered
+        if each["kind"].endswith("RoleBinding")
+        for subject in each["subjects"]
+    }
+    for account in (*filter(None, accounts.values()), "gpu-scheduler-repair-vendor"):
+        assert one(rendered, "ServiceAccount", account)["automountServiceAccountToken"] is False
+        assert account not in bound
+
+
 def test_releases_in_two_namespaces_share_no_cluster_scoped_name() -> None:
     for chart in NAMES:
         names = [

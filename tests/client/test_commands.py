@@ -241,7 +241,9 @@ def test_a_report_adds_up_and_has_the_formats_of_the_server(run: Run, demo: Demo
     assert report["group_by"] == "label:team"
     text = run("report", month)[1]
     assert text.splitlines()[0].startswith(f"Cluster demo, {month}, by namespace (")
-    assert text.splitlines()[-1].split()[0] == "TOTAL"
+    usage, _, faults = text.partition("\n\n")
+    assert usage.splitlines()[-1].split()[0] == "TOTAL"
+    assert faults.startswith("Faults: ")
     assert run("report", month, "-o", "csv")[1].startswith("row,name,namespace")
     assert run("report", month, "-o", "html", "-f", str(tmp_path / "r.html"))[:2] == (0, "")
     assert "<html" in (tmp_path / "r.html").read_text()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
 from tests.repair.conftest import NAMESPACE, Cluster, fault
 from tests.waiting import wait_until
 
@@ -239,3 +240,53 @@ async def test_nodes_get_conditions_and_events_with_every_policy(cluster: Cluste
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await client.close()
+
+
+async def test_every_step_is_in_the_audit_log(cluster: Cluster) -> None:
+    await cluster.add_node("a")
+    await cluster.add_pod("train", "a", 0)
+    await cluster.report("a", fault(0))
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(40):
+            await one_round(cluster)
+            await cluster.remove_evicted()
+            await cluster.finish_jobs()
+            if await phase(cluster) == "Healthy":
+                break
+        await one_round(cluster)
+    found = [(line["action"], line["target"]) for line in lines if line["event"] == "audit"]
+    assert {line["who"] for line in lines if line["event"] == "audit"} == {"gpufleet-repair"}
+    changes = [action for action, _ in found if not action.startswith("repair ")]
+    assert [each for each in changes if each != "release driver"] == [
+        "taint",
+        "evict",
+        "create Job reset",
+        "create Job prove",
+        "create Job prove",
+        "remove taint",
+    ]
+    phases = [action.removeprefix("repair ") for action, _ in found if action.startswith("repair ")]
+    assert phases == ["Cordoned", "Draining", "Drained", "Repairing", "Proving", "Proving", "Healthy"]
+    assert ("evict", "pods/jobs/train") in found
+
+
+async def test_a_pod_is_not_evicted_again_before_the_watch_shows_its_end(cluster: Cluster) -> None:
+    await cluster.add_node("a")
+    uid = await cluster.add_pod("train", "a", 0)
+    async with controller(cluster) as made:
+        sent: list[str] = []
+        inner = made._client._transport
+
+        class Counting:
+            async def send(self, request: Request) -> Any:
+                sent.append(request.path)
+                return await inner.send(request)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(inner, name)
+
+        made._client._transport = Counting()  # type: ignore[assignment]
+        view = made._state.pod_index().views[uid]
+        await made.evict_straggler(view, "test")
+        await made.evict_straggler(view, "test")
+    assert len([path for path in sent if path.endswith("/eviction")]) == 1

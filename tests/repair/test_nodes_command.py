@@ -54,11 +54,8 @@ async def test_it_lists_findings_and_repairs(cluster: Cluster, capsys: pytest.Ca
 
 async def test_operators_acknowledge_silence_and_resume(cluster: Cluster) -> None:
     await cluster.add_node("a")
-    with pytest.raises(NotFound, match="node a has no repair"):
-        await call(cluster, "acknowledge", "a")
-    await cluster.client.create(
-        GPU_REPAIRS, GpuRepair(metadata=ObjectMeta(name="a"), spec=RepairSpec(node_name="a"))
-    )
+    with pytest.raises(NotFound, match="there is no node b"):
+        await call(cluster, "acknowledge", "b")
     await call(cluster, "acknowledge", "a", "--by", "me")
     await call(cluster, "silence", "a", "--for", "2h")
     await call(cluster, "resume", "a")
@@ -69,6 +66,11 @@ async def test_operators_acknowledge_silence_and_resume(cluster: Cluster) -> Non
     assert found.spec.resumed_at is not None
     wait = (found.spec.silenced_until - found.spec.resumed_at).total_seconds()
     assert wait == pytest.approx(7200, abs=60)
+    assert found.metadata.owner_references[0].kind == "Node"
+    await call(cluster, "silence", "a", "--for", "0s")
+    after = await cluster.repair("a")
+    assert after is not None
+    assert (after.spec.silenced_until, after.spec.acknowledged_by) == (None, "me")
 
 
 def test_a_verb_without_a_node_says_what_is_missing() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gpufleet.errors import LimitExceeded, StoreUnavailable
-from gpufleet.model.training_point import TrainingPoint
+from gpufleet.model.training_point import RankProgress, TrainingPoint
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store, open_store
 from gpufleet.store.postgres.database import open_database
@@ -134,3 +134,12 @@ async def test_batches_that_wait_for_each_other_leave_connections_for_others(
             assert not any(batch.done() for batch in batches)
         await asyncio.gather(*batches)
         assert len(await store.training.read("job", 0.0, 10.0)) == 2
+
+
+async def test_the_last_steps_of_ranks_are_read_with_their_pace(store: Store) -> None:
+    points = [TrainingPoint("step", 10.0 * n, 1000.0 + 20 * n, rank) for rank in (0, 1) for n in range(10)]
+    points += [TrainingPoint("loss", 1.0, 5000.0, 0), TrainingPoint("step", 1.0, 900.0, None)]
+    await store.training.append("test", "job", points)
+    assert await store.training.progress(["job", "other"], 950.0) == {
+        "job": [RankProgress(rank, 90.0, 1180.0, 20.0, 0.5) for rank in (0, 1)]
+    }

@@ -777,15 +777,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/findings": {
+    "/api/repairs/costs": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** Open findings about nodes and GPUs, the worst first */
-        get: operations["list_findings"];
+        /** Lost GPU-hours by fault, cause, node and model, and mean times between failures and to repair */
+        get: operations["read_costs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -794,15 +794,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/repairs/costs": {
+    "/api/findings": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** Lost GPU-hours by cause, node and model, and mean times between failures and to repair */
-        get: operations["read_costs"];
+        /** Open findings about nodes, GPUs and ranks of jobs, the worst first */
+        get: operations["list_findings"];
         put?: never;
         post?: never;
         delete?: never;
@@ -828,6 +828,57 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/repairs/{node}/acknowledge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Stop alerts about the present fault and findings of a node (role operator) */
+        post: operations["acknowledge"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/repairs/{node}/silence": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Send no alerts about a node for a while (role operator) */
+        post: operations["silence"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/repairs/{node}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Have a node in phase Manual tested, and returned if it passes (role operator) */
+        post: operations["resume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/stragglers": {
         parameters: {
             query?: never;
@@ -835,7 +886,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GPUs whose utilization or power is far below that of the other GPUs of their job, for two minutes */
+        /** GPUs and ranks that are far slower than the others of their job for two minutes, and jobs that hang */
         get: operations["list_stragglers"];
         put?: never;
         post?: never;
@@ -1236,6 +1287,7 @@ export interface components {
             totals: components["schemas"]["ReportTotals"];
             rows: components["schemas"]["ReportRow"][];
             series?: components["schemas"]["ReportSeries"];
+            faults?: components["schemas"]["FaultCosts"];
         };
         /**
          * ReportTotals
@@ -1297,6 +1349,49 @@ export interface components {
             /** @default  */
             uid: string;
             gpu_hours: number[];
+        };
+        /**
+         * FaultCosts
+         * @description The costs of faults in a span of time; the largest come first.
+         */
+        FaultCosts: {
+            /** @default 0 */
+            faults: number;
+            /** @default 0 */
+            open_faults: number;
+            /** @default 0 */
+            lost_gpu_hours: number;
+            /** @default null */
+            mean_hours_between_failures: number | null;
+            /** @default null */
+            mean_hours_to_repair: number | null;
+            /** @default {} */
+            by_cause: {
+                [key: string]: number;
+            };
+            /** @default {} */
+            by_node: {
+                [key: string]: number;
+            };
+            /** @default {} */
+            by_model: {
+                [key: string]: number;
+            };
+            /** @default [] */
+            costliest: components["schemas"]["FaultCost"][];
+        };
+        /**
+         * FaultCost
+         * @description What one fault cost.
+         */
+        FaultCost: {
+            node: string;
+            model: string;
+            cause: string;
+            gpus: number;
+            opened: string;
+            closed: string | null;
+            lost_gpu_hours: number;
         };
         /**
          * Page[WasteRow]
@@ -2052,30 +2147,8 @@ export interface components {
             message: string;
         };
         /**
-         * FindingPage
-         * @description One page of findings, and how many there are in all.
-         */
-        FindingPage: {
-            data: components["schemas"]["FindingRow"][];
-            total: number;
-        };
-        /**
-         * FindingRow
-         * @description An open finding of a node or of one of its GPUs.
-         */
-        FindingRow: {
-            node: string;
-            gpu: number | null;
-            signal: string;
-            severity: string;
-            scope: string;
-            message: string;
-            action: string;
-            since: string | null;
-        };
-        /**
          * Costs
-         * @description What faults cost in a span of time.
+         * @description What faults cost in a span of time; the largest come first.
          */
         Costs: {
             start: number;
@@ -2094,14 +2167,73 @@ export interface components {
             byModel: {
                 [key: string]: number;
             };
+            costliest: components["schemas"]["CostlyFault"][];
+        };
+        /**
+         * CostlyFault
+         * @description What one fault cost.
+         */
+        CostlyFault: {
+            node: string;
+            model: string;
+            cause: string;
+            gpus: number;
+            opened: string;
+            closed: string | null;
+            lostGpuHours: number;
+        };
+        /**
+         * FindingPage
+         * @description One page of findings, and how many there are in all.
+         */
+        FindingPage: {
+            data: components["schemas"]["FindingRow"][];
+            total: number;
+            /** @default {} */
+            kernelLogUnread: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * FindingRow
+         * @description An open finding of a node, of one of its GPUs, or of a rank of a job.
+         */
+        FindingRow: {
+            node: string;
+            gpu: number | null;
+            signal: string;
+            /** @enum {unknown} */
+            severity: "Degraded" | "Unhealthy" | "Warning";
+            scope: string;
+            message: string;
+            action: string;
+            since: string | null;
+            /** @default  */
+            advice: string;
+            /** @default  */
+            workloadUid: string;
+            /** @default  */
+            workload: string;
+            /** @default null */
+            rank: number | null;
+            /** @default  */
+            acknowledgedBy: string;
+            /** @default null */
+            silencedUntil: string | null;
         };
         /**
          * RepairPage
-         * @description One page of repairs, and how many there are in all.
+         * @description One page of repairs, how many there are in all, and what the disruption budget counts.
          */
         RepairPage: {
             data: components["schemas"]["RepairRow"][];
             total: number;
+            /** @default 0 */
+            nodes: number;
+            /** @default 0 */
+            disrupted: number;
+            /** @default 0 */
+            drainsInHour: number;
         };
         /**
          * RepairRow
@@ -2137,21 +2269,51 @@ export interface components {
             steps: string[];
         };
         /**
+         * AcknowledgeBody
+         * @description Who acknowledges.
+         */
+        AcknowledgeBody: {
+            /**
+             * @description Default: the caller.
+             * @default
+             */
+            by: string;
+        };
+        /**
+         * SilenceBody
+         * @description How long a node is silenced.
+         */
+        SilenceBody: {
+            /**
+             * @description 0 ends the silence.
+             * @default 3600
+             */
+            seconds: number;
+        };
+        /**
+         * ResumeBody
+         * @description Nothing to say.
+         */
+        ResumeBody: Record<string, never>;
+        /**
          * StragglerRow
-         * @description A suspect GPU of a job; `rank` is the position of its pod in the job, by name.
+         * @description A suspect GPU or rank of a job.
+         *
+         *         Ranks are numbered one per GPU, pods in the order of their names, as torchrun does. What is not known is null or empty.
          */
         StragglerRow: {
             workloadUid: string;
             workload: string;
             namespace: string;
             pod: string;
-            rank: number;
+            rank: number | null;
             node: string;
-            gpu: number;
+            gpu: number | null;
             quantity: string;
             value: number;
             median: number;
             since: string;
+            message: string;
         };
         /**
          * ClaimPage
@@ -3619,7 +3781,25 @@ export interface operations {
                      *             "energy_kwh": null,
                      *             "share": 25
                      *           }
-                     *         ]
+                     *         ],
+                     *         "faults": {
+                     *           "faults": 2,
+                     *           "open_faults": 0,
+                     *           "lost_gpu_hours": 12.5,
+                     *           "mean_hours_between_failures": 5952,
+                     *           "mean_hours_to_repair": 1.5,
+                     *           "by_cause": {
+                     *             "xid-79": 12,
+                     *             "xid-48": 0.5
+                     *           },
+                     *           "by_node": {
+                     *             "gpu-node-1": 12.5
+                     *           },
+                     *           "by_model": {
+                     *             "NVIDIA_H200": 12.5
+                     *           },
+                     *           "costliest": []
+                     *         }
                      *       }
                      *     }
                      */
@@ -6198,89 +6378,6 @@ export interface operations {
             default: components["responses"]["ClustersError"];
         };
     };
-    list_findings: {
-        parameters: {
-            query?: {
-                /** @description Cluster; the default one if not given. */
-                cluster?: string;
-                /** @description Page number, from 1. */
-                pageNum?: number;
-                /** @description Rows per page. */
-                pageSize?: number;
-                /** @description Findings of this node only. */
-                node?: string;
-                /** @description Warning, Degraded or Unhealthy; empty for all. */
-                severity?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Success. */
-            200: {
-                headers: {
-                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
-                    Warning: components["headers"]["Warning"];
-                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
-                    ETag: components["headers"]["ETag"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": 0,
-                     *       "message": "success",
-                     *       "data": {
-                     *         "data": [
-                     *           {
-                     *             "node": "gpu-node-1",
-                     *             "gpu": 3,
-                     *             "signal": "xid-48",
-                     *             "severity": "Unhealthy",
-                     *             "scope": "GPU",
-                     *             "message": "XID 48: uncorrectable ECC error",
-                     *             "action": "reset",
-                     *             "since": "2026-01-01T10:00:00Z"
-                     *           }
-                     *         ],
-                     *         "total": 1
-                     *       },
-                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
-                     *     }
-                     */
-                    "application/json": {
-                        /** @constant */
-                        code: 0;
-                        message: string;
-                        data: components["schemas"]["FindingPage"];
-                        /** @description The request's trace id. */
-                        traceId: string;
-                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
-                        scope?: {
-                            namespaces: string[];
-                        };
-                    };
-                };
-            };
-            /** @description Not modified. */
-            304: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            400: components["responses"]["ClustersError"];
-            401: components["responses"]["ClustersError"];
-            403: components["responses"]["ClustersError"];
-            404: components["responses"]["ClustersError"];
-            429: components["responses"]["ClustersError"];
-            500: components["responses"]["ClustersError"];
-            503: components["responses"]["ClustersError"];
-            default: components["responses"]["ClustersError"];
-        };
-    };
     read_costs: {
         parameters: {
             query?: {
@@ -6327,7 +6424,18 @@ export interface operations {
                      *         },
                      *         "byModel": {
                      *           "NVIDIA_H200": 1.5
-                     *         }
+                     *         },
+                     *         "costliest": [
+                     *           {
+                     *             "node": "gpu-node-1",
+                     *             "model": "NVIDIA_H200",
+                     *             "cause": "xid-48",
+                     *             "gpus": 1,
+                     *             "opened": "2026-01-01T10:00:00Z",
+                     *             "closed": "2026-01-01T11:30:00Z",
+                     *             "lostGpuHours": 1.5
+                     *           }
+                     *         ]
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
@@ -6337,6 +6445,96 @@ export interface operations {
                         code: 0;
                         message: string;
                         data: components["schemas"]["Costs"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    list_findings: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description Page number, from 1. */
+                pageNum?: number;
+                /** @description Rows per page. */
+                pageSize?: number;
+                /** @description Findings of this node only. */
+                node?: string;
+                /** @description Findings of this severity only. */
+                severity?: "" | "Degraded" | "Unhealthy" | "Warning";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "data": [
+                     *           {
+                     *             "node": "gpu-node-1",
+                     *             "gpu": 3,
+                     *             "signal": "xid-48",
+                     *             "severity": "Unhealthy",
+                     *             "scope": "GPU",
+                     *             "message": "XID 48: uncorrectable ECC error",
+                     *             "action": "reset",
+                     *             "since": "2026-01-01T10:00:00Z",
+                     *             "advice": "Drain the GPU, then reset it.",
+                     *             "workloadUid": "",
+                     *             "workload": "",
+                     *             "rank": null,
+                     *             "acknowledgedBy": "",
+                     *             "silencedUntil": null
+                     *           }
+                     *         ],
+                     *         "total": 1,
+                     *         "kernelLogUnread": {}
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["FindingPage"];
                         /** @description The request's trace id. */
                         traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
@@ -6426,7 +6624,10 @@ export interface operations {
                      *             ]
                      *           }
                      *         ],
-                     *         "total": 1
+                     *         "total": 1,
+                     *         "nodes": 0,
+                     *         "disrupted": 0,
+                     *         "drainsInHour": 0
                      *       },
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"
                      *     }
@@ -6456,6 +6657,278 @@ export interface operations {
             401: components["responses"]["ClustersError"];
             403: components["responses"]["ClustersError"];
             404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    acknowledge: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "by": "ana"
+                 *     }
+                 */
+                "application/json": components["schemas"]["AcknowledgeBody"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "node": "gpu-node-1",
+                     *         "phase": "Healthy",
+                     *         "since": "2026-01-01T11:30:00Z",
+                     *         "message": "all tests passed",
+                     *         "cause": "",
+                     *         "gpus": [],
+                     *         "action": "",
+                     *         "attempts": 0,
+                     *         "passes": 0,
+                     *         "opened": null,
+                     *         "acknowledgedBy": "",
+                     *         "silencedUntil": null,
+                     *         "steps": [],
+                     *         "history": [
+                     *           {
+                     *             "cause": "xid-48",
+                     *             "message": "XID 48: uncorrectable ECC error",
+                     *             "gpus": 1,
+                     *             "model": "NVIDIA_H200",
+                     *             "opened": "2026-01-01T10:00:00Z",
+                     *             "closed": "2026-01-01T11:30:00Z",
+                     *             "steps": []
+                     *           }
+                     *         ]
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["RepairRow"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            413: components["responses"]["ClustersError"];
+            415: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    silence: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "seconds": 7200
+                 *     }
+                 */
+                "application/json": components["schemas"]["SilenceBody"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "node": "gpu-node-1",
+                     *         "phase": "Healthy",
+                     *         "since": "2026-01-01T11:30:00Z",
+                     *         "message": "all tests passed",
+                     *         "cause": "",
+                     *         "gpus": [],
+                     *         "action": "",
+                     *         "attempts": 0,
+                     *         "passes": 0,
+                     *         "opened": null,
+                     *         "acknowledgedBy": "",
+                     *         "silencedUntil": null,
+                     *         "steps": [],
+                     *         "history": [
+                     *           {
+                     *             "cause": "xid-48",
+                     *             "message": "XID 48: uncorrectable ECC error",
+                     *             "gpus": 1,
+                     *             "model": "NVIDIA_H200",
+                     *             "opened": "2026-01-01T10:00:00Z",
+                     *             "closed": "2026-01-01T11:30:00Z",
+                     *             "steps": []
+                     *           }
+                     *         ]
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["RepairRow"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            413: components["responses"]["ClustersError"];
+            415: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    resume: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+            };
+            header?: never;
+            path: {
+                node: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /** @example {} */
+                "application/json": components["schemas"]["ResumeBody"];
+            };
+        };
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "node": "gpu-node-1",
+                     *         "phase": "Healthy",
+                     *         "since": "2026-01-01T11:30:00Z",
+                     *         "message": "all tests passed",
+                     *         "cause": "",
+                     *         "gpus": [],
+                     *         "action": "",
+                     *         "attempts": 0,
+                     *         "passes": 0,
+                     *         "opened": null,
+                     *         "acknowledgedBy": "",
+                     *         "silencedUntil": null,
+                     *         "steps": [],
+                     *         "history": [
+                     *           {
+                     *             "cause": "xid-48",
+                     *             "message": "XID 48: uncorrectable ECC error",
+                     *             "gpus": 1,
+                     *             "model": "NVIDIA_H200",
+                     *             "opened": "2026-01-01T10:00:00Z",
+                     *             "closed": "2026-01-01T11:30:00Z",
+                     *             "steps": []
+                     *           }
+                     *         ]
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["RepairRow"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            413: components["responses"]["ClustersError"];
+            415: components["responses"]["ClustersError"];
             429: components["responses"]["ClustersError"];
             500: components["responses"]["ClustersError"];
             503: components["responses"]["ClustersError"];
@@ -6494,13 +6967,14 @@ export interface operations {
                      *           "workload": "llama-70b",
                      *           "namespace": "ml",
                      *           "pod": "llama-70b-3",
-                     *           "rank": 3,
+                     *           "rank": 29,
                      *           "node": "gpu-node-1",
                      *           "gpu": 5,
                      *           "quantity": "power",
                      *           "value": 210,
                      *           "median": 640.5,
-                     *           "since": "2026-01-01T10:00:00Z"
+                     *           "since": "2026-01-01T10:00:00Z",
+                     *           "message": "power 210 W, the median of its job is 640 W"
                      *         }
                      *       ],
                      *       "traceId": "0af7651916cd43dd8448eb211c80319c"

@@ -1,9 +1,12 @@
-// Health page: open findings, nodes in repair, and what faults cost.
-import type { FaultCosts, FindingPage, RepairPage } from "../api/types";
+// Health page: open findings, faults by node over time, repairs, and what faults cost.
+import type { FaultCosts, FindingPage, Me, RepairPage } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { NONE, count, decimal } from "../ui/format";
 import { Ago, Badge, Card, Empty, Loaded, PageHead, Pager, type Tone } from "../ui/components";
+import { CostTables } from "./fault_costs";
+import { NodeActions, OperatorNote } from "./node_actions";
+import { FaultTimeline, Repairs } from "./repairs";
 import { Table } from "../ui/table";
 
 const UNAVAILABLE = "This server has no Kubernetes cluster with agents";
@@ -23,20 +26,28 @@ export function HealthPage(props: { query: Record<string, string> }) {
     { every: 15_000, on: ["node"] },
   );
   const costs = useResource<FaultCosts>("api/repairs/costs", { cluster }, { every: 300_000 });
+  const me = useResource<Me>("auth/me");
+  const reload = () => {
+    findings.reload();
+    repairs.reload();
+  };
+  // Without a login, everybody who reaches the server is an operator.
+  const operator = me.data !== undefined && me.data.role !== "viewer";
+  const changes = operator ? { cluster, onDone: reload } : undefined;
   return (
     <>
       <PageHead
         title="Health"
         sub={findings.data ? `${count(findings.data.total)} open findings` : " "}
       />
-      {costs.data && <Costs costs={costs.data} />}
+      {costs.data && <Costs costs={costs.data} repairs={repairs.data} />}
       <div class="grid">
-        <Card title="Findings" note="what agents see now" flush>
+        <Card title="Findings" note="what agents and the server see now" flush>
           <Loaded of={findings} missing={UNAVAILABLE} lines={5}>
             {(data) =>
               data.total ? (
                 <>
-                  <Findings page={data} />
+                  <Findings page={data} changes={changes} />
                   <Pager
                     page={Number(page)}
                     size={SIZE}
@@ -49,14 +60,19 @@ export function HealthPage(props: { query: Record<string, string> }) {
               )
             }
           </Loaded>
+          {Object.entries(findings.data?.kernelLogUnread ?? {}).map(([reason, nodes]) => (
+            <p class="muted small card-note" key={reason}>
+              The kernel log is not read on {count(nodes)} nodes: {reason}
+            </p>
+          ))}
         </Card>
       </div>
       <div class="grid">
-        <Card title="Repairs" note="nodes out of service, and their history" flush>
+        <Card title="Repairs" note={repairs.data ? budget(repairs.data) : ""} flush>
           <Loaded of={repairs} missing={UNAVAILABLE}>
             {(data) =>
               data.data.length ? (
-                <Repairs page={data} />
+                <Repairs page={data} changes={changes} />
               ) : (
                 <Empty title="No repairs">No node was taken out of service.</Empty>
               )
@@ -64,24 +80,27 @@ export function HealthPage(props: { query: Record<string, string> }) {
           </Loaded>
         </Card>
       </div>
+      {repairs.data && <FaultTimeline page={repairs.data} />}
+      {costs.data && <CostTables costs={costs.data} />}
     </>
   );
 }
 
-function Costs(props: { costs: FaultCosts }) {
+function Costs(props: { costs: FaultCosts; repairs: RepairPage | undefined }) {
   const { costs } = props;
   const worst = Object.entries(costs.byCause).sort(([, a], [, b]) => b - a)[0];
+  const open = props.repairs?.data.filter((repair) => repair.phase !== "Healthy").length;
   return (
     <div class="grid stats">
       <Stat
         label="Lost GPU hours"
         value={decimal(costs.lostGpuHours)}
-        sub={worst ? `most by ${worst[0]}` : "last 30 days"}
+        sub={worst ? `last 30 days, most by ${worst[0]}` : "last 30 days"}
       />
       <Stat
         label="Faults"
         value={count(costs.faults)}
-        sub={`${count(costs.openFaults)} open, last 30 days`}
+        sub={`last 30 days; ${count(open ?? costs.openFaults)} open`}
       />
       <Stat
         label="Mean time between failures"
@@ -91,6 +110,12 @@ function Costs(props: { costs: FaultCosts }) {
       <Stat label="Mean time to repair" value={hours(costs.meanHoursToRepair)} sub="until return" />
     </div>
   );
+}
+
+/** What the disruption budget counts. */
+function budget(page: RepairPage): string {
+  const out = `${count(page.disrupted)} of ${count(page.nodes)} nodes out of service`;
+  return `${out}, ${count(page.drainsInHour)} drains in the last hour`;
 }
 
 function hours(value: number | null | undefined): string {
@@ -107,7 +132,10 @@ function Stat(props: { label: string; value: string; sub: string }) {
   );
 }
 
-function Findings(props: { page: FindingPage }) {
+function Findings(props: {
+  page: FindingPage;
+  changes: { cluster: string | undefined; onDone: () => void } | undefined;
+}) {
   return (
     <Table label="Findings">
       <thead>
@@ -118,59 +146,32 @@ function Findings(props: { page: FindingPage }) {
           <th>Finding</th>
           <th>What to do</th>
           <th>Since</th>
+          {props.changes && <th>Actions</th>}
         </tr>
       </thead>
       <tbody>
         {props.page.data.map((finding) => (
-          <tr key={`${finding.node} ${finding.gpu} ${finding.signal}`}>
+          <tr key={`${finding.node} ${finding.gpu} ${finding.signal} ${finding.rank}`}>
             <td class="name">
-              <a href={link(["nodes", finding.node])}>{finding.node}</a>
+              {finding.node ? <a href={link(["nodes", finding.node])}>{finding.node}</a> : NONE}
             </td>
             <td class="right">{finding.gpu ?? NONE}</td>
             <td>
               <Badge word={finding.severity} tone={SEVERITY[finding.severity] ?? "idle"} />
             </td>
-            <td class="words">{finding.message}</td>
-            <td class="words soft">{finding.action}</td>
-            <td>{finding.since ? <Ago at={Date.parse(finding.since)} /> : NONE}</td>
-          </tr>
-        ))}
-      </tbody>
-    </Table>
-  );
-}
-
-function Repairs(props: { page: RepairPage }) {
-  return (
-    <Table label="Repairs">
-      <thead>
-        <tr>
-          <th>Node</th>
-          <th>Phase</th>
-          <th>Cause</th>
-          <th>Now</th>
-          <th>Since</th>
-          <th class="right">Earlier faults</th>
-        </tr>
-      </thead>
-      <tbody>
-        {props.page.data.map((repair) => (
-          <tr key={repair.node}>
-            <td class="name">
-              <a href={link(["nodes", repair.node])}>{repair.node}</a>
-            </td>
-            <td>
-              <Badge word={repair.phase || "Healthy"} tone={repair.opened ? "warn" : "good"} />
-            </td>
-            <td class="words">{repair.cause || NONE}</td>
-            <td class="words soft">
-              {repair.message}
-              {repair.acknowledgedBy && (
-                <div class="muted small">acknowledged by {repair.acknowledgedBy}</div>
+            <td class="words">
+              {finding.workloadUid ? (
+                <a href={link(["workloads", finding.workloadUid])}>{finding.message}</a>
+              ) : (
+                finding.message
               )}
+              <OperatorNote of={finding} />
             </td>
-            <td>{repair.since ? <Ago at={Date.parse(repair.since)} /> : NONE}</td>
-            <td class="right">{count(repair.history.length)}</td>
+            <td class="words soft">{finding.advice || finding.action}</td>
+            <td>{finding.since ? <Ago at={Date.parse(finding.since)} /> : NONE}</td>
+            {props.changes && (
+              <td>{finding.node && <NodeActions node={finding.node} {...props.changes} />}</td>
+            )}
           </tr>
         ))}
       </tbody>

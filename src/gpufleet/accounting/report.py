@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from gpufleet.accounting.fault_costs import FaultCosts
 from gpufleet.accounting.report_series import ReportSeries
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.hours import GPU_HOUR, KILOWATT_HOUR
@@ -96,6 +97,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[ReportRow]
     series: ReportSeries | msgspec.UnsetType = msgspec.UNSET
     """The largest groups over time, if requested."""
+    faults: FaultCosts | msgspec.UnsetType = msgspec.UNSET
+    """What faults cost; absent without repairs, and for callers who are limited to namespaces."""
 
 
 def period_of(text: str) -> ReportPeriod:

@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=parse_duration,
         default=3600.0,
         metavar="DURATION",
-        help="How long to silence, such as 30m (default: 1h).",
+        help="How long to silence, such as 30m; 0 ends the silence (default: 1h).",
     )
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="default: text")
 
@@ -126,30 +126,31 @@ def lines(
 
 async def _change(client: "KubeClient", arguments: argparse.Namespace) -> int:
     from gpufleet.errors import NotFound
-    from gpufleet.kubernetes import GPU_REPAIRS
+    from gpufleet.kubernetes import GPU_REPAIRS, NODES
     from gpufleet.kubernetes.client.errors import ObjectNotFound
-    from gpufleet.kubernetes.client.patch import merge
+    from gpufleet.kubernetes.repair_requests import acknowledged, change_repair, resumed, silenced
 
-    now = datetime.now(UTC)
+    now, node = datetime.now(UTC), arguments.node
     try:
-        repair = await client.get(GPU_REPAIRS, arguments.node)
+        uid = (await client.get(NODES, node)).metadata.uid
     except ObjectNotFound as error:
-        raise NotFound(f"node {arguments.node} has no repair") from error
-    spec: dict[str, str | int]
+        raise NotFound(f"there is no node {node}") from error
+    try:
+        episode = (await client.get(GPU_REPAIRS, node)).status.episode
+    except ObjectNotFound:
+        episode = 0
     match arguments.verb:
         case "acknowledge":
             who = arguments.by or getpass.getuser()
-            episode = repair.status.episode
-            spec, done = {"acknowledgedBy": who, "acknowledgedEpisode": episode}, f"acknowledged by {who}"
+            spec, done = acknowledged(who, episode, now), f"acknowledged by {who}"
+        case "silence" if not arguments.duration:
+            spec, done = silenced(0, now), "no longer silenced"
         case "silence":
             until = now + timedelta(seconds=arguments.duration)
-            spec, done = {"silencedUntil": _time(until)}, f"silenced until {until:%Y-%m-%d %H:%M} UTC"
+            spec = silenced(arguments.duration, now)
+            done = f"silenced until {until:%Y-%m-%d %H:%M} UTC"
         case _:
-            spec, done = {"resumedAt": _time(now)}, "resumed: it is tested and returned if it passes"
-    await client.patch(GPU_REPAIRS, arguments.node, merge({"spec": spec}))
-    print(f"{arguments.node} {done}")
+            spec, done = resumed(now), "resumed: it is tested and returned if it passes"
+    await change_repair(client, node, uid, spec)
+    print(f"{node} {done}")
     return 0
-
-
-def _time(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

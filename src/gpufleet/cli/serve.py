@@ -12,6 +12,7 @@ import sys
 
 from gpufleet.runtime.settings import (
     AccountingSettings,
+    AlertSettings,
     AuthSettings,
     DevicesSettings,
     DockerSettings,
@@ -39,6 +40,7 @@ GROUPS: tuple[type, ...] = (
     DevicesSettings,
     AccountingSettings,
     TrainingSettings,
+    AlertSettings,
 )
 
 

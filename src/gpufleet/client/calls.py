@@ -65,9 +65,12 @@ def overview(*, cluster: str | None = None) -> Call[types.ClusterOverview]:
 
 
 def list_findings(
-    *, cluster: str | None = None, node: str | None = None, severity: str | None = None
+    *,
+    cluster: str | None = None,
+    node: str | None = None,
+    severity: Literal["", "Degraded", "Unhealthy", "Warning"] | None = None,
 ) -> Paged[types.FindingRow]:
-    """Open findings about nodes and GPUs, the worst first."""
+    """Open findings about nodes, GPUs and ranks of jobs, the worst first."""
     return Paged(
         "/api/findings",
         {},
@@ -243,12 +246,12 @@ def list_repairs(
 def read_costs(
     *, cluster: str | None = None, start: int | None = None, end: int | None = None
 ) -> Call[types.Costs]:
-    """Lost GPU-hours by cause, node and model, and mean times between failures and to repair."""
+    """Lost GPU-hours by fault, cause, node and model, and mean times between failures and to repair."""
     return Call("/api/repairs/costs", {}, {"cluster": cluster, "start": start, "end": end}, types.Costs)
 
 
 def list_stragglers(*, cluster: str | None = None) -> Call[list[types.StragglerRow]]:
-    """GPUs whose utilization or power is far below that of the other GPUs of their job, for two minutes."""
+    """GPUs and ranks that are far slower than the others of their job for two minutes, and jobs that hang."""
     return Call("/api/stragglers", {}, {"cluster": cluster}, list[types.StragglerRow])
 
 

@@ -127,8 +127,20 @@ class ConsumerStat(msgspec.Struct, kw_only=True):
     gpu_utilization: float | None = msgspec.field(name="gpuUtilization")
 
 
+class CostlyFault(msgspec.Struct, kw_only=True):
+    """What one fault cost."""
+
+    node: str
+    model: str
+    cause: str
+    gpus: int
+    opened: str
+    closed: str | None
+    lost_gpu_hours: float = msgspec.field(name="lostGpuHours")
+
+
 class Costs(msgspec.Struct, kw_only=True):
-    """What faults cost in a span of time."""
+    """What faults cost in a span of time; the largest come first."""
 
     start: int
     end: int
@@ -140,6 +152,7 @@ class Costs(msgspec.Struct, kw_only=True):
     by_cause: dict[str, float] = msgspec.field(name="byCause")
     by_node: dict[str, float] = msgspec.field(name="byNode")
     by_model: dict[str, float] = msgspec.field(name="byModel")
+    costliest: list["CostlyFault"]
 
 
 class DependencyHealth(msgspec.Struct, kw_only=True):
@@ -161,24 +174,57 @@ class EpisodeRow(msgspec.Struct, kw_only=True):
     steps: list[str]
 
 
+class FaultCost(msgspec.Struct, kw_only=True):
+    """What one fault cost."""
+
+    node: str
+    model: str
+    cause: str
+    gpus: int
+    opened: str
+    closed: str | None
+    lost_gpu_hours: float
+
+
+class FaultCosts(msgspec.Struct, kw_only=True):
+    """The costs of faults in a span of time; the largest come first."""
+
+    faults: int = 0
+    open_faults: int = 0
+    lost_gpu_hours: float = 0.0
+    mean_hours_between_failures: float | None = None
+    mean_hours_to_repair: float | None = None
+    by_cause: dict[str, float] = msgspec.field(default_factory=dict)
+    by_node: dict[str, float] = msgspec.field(default_factory=dict)
+    by_model: dict[str, float] = msgspec.field(default_factory=dict)
+    costliest: list["FaultCost"] = msgspec.field(default_factory=list)
+
+
 class FindingPage(msgspec.Struct, kw_only=True):
     """One page of findings, and how many there are in all."""
 
     data: list["FindingRow"]
     total: int
+    kernel_log_unread: dict[str, int] = msgspec.field(name="kernelLogUnread", default_factory=dict)
 
 
 class FindingRow(msgspec.Struct, kw_only=True):
-    """An open finding of a node or of one of its GPUs."""
+    """An open finding of a node, of one of its GPUs, or of a rank of a job."""
 
     node: str
     gpu: int | None
     signal: str
-    severity: str
+    severity: Literal["Degraded", "Unhealthy", "Warning"]
     scope: str
     message: str
     action: str
     since: str | None
+    advice: str = ""
+    workload_uid: str = msgspec.field(name="workloadUid", default="")
+    workload: str = ""
+    rank: int | None = None
+    acknowledged_by: str = msgspec.field(name="acknowledgedBy", default="")
+    silenced_until: str | None = msgspec.field(name="silencedUntil", default=None)
 
 
 class FleetOccupancy(msgspec.Struct, kw_only=True):
@@ -766,10 +812,13 @@ class RdmaClusterStat(msgspec.Struct, kw_only=True):
 
 
 class RepairPage(msgspec.Struct, kw_only=True):
-    """One page of repairs, and how many there are in all."""
+    """One page of repairs, how many there are in all, and what the disruption budget counts."""
 
     data: list["RepairRow"]
     total: int
+    nodes: int = 0
+    disrupted: int = 0
+    drains_in_hour: int = msgspec.field(name="drainsInHour", default=0)
 
 
 class RepairRow(msgspec.Struct, kw_only=True):
@@ -805,6 +854,7 @@ class Report(msgspec.Struct, kw_only=True):
     totals: "ReportTotals"
     rows: list["ReportRow"]
     series: "ReportSeries | None" = None
+    faults: "FaultCosts | None" = None
 
 
 class ReportLine(msgspec.Struct, kw_only=True):
@@ -899,19 +949,22 @@ class StorageStat(msgspec.Struct, kw_only=True):
 
 
 class StragglerRow(msgspec.Struct, kw_only=True):
-    """A suspect GPU of a job; `rank` is the position of its pod in the job, by name."""
+    """A suspect GPU or rank of a job.      Ranks are numbered one per GPU, pods in the order of their
+    names, as torchrun does. What is not known is null or empty.
+    """
 
     workload_uid: str = msgspec.field(name="workloadUid")
     workload: str
     namespace: str
     pod: str
-    rank: int
+    rank: int | None
     node: str
-    gpu: int
+    gpu: int | None
     quantity: str
     value: float
     median: float
     since: str
+    message: str
 
 
 class TeamOccupancy(msgspec.Struct, kw_only=True):

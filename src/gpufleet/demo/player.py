@@ -20,6 +20,7 @@ from gpufleet.demo.objects.claims import claim, parsed
 from gpufleet.demo.objects.identities import Json, Phase, phase_at, pods_of, uses_claims
 from gpufleet.demo.objects.nodes import custom_resource_definitions, gpu_node_status, node, team_namespaces
 from gpufleet.demo.objects.owners import Replicas, cron_job, replicas_of
+from gpufleet.demo.objects.repairs import open_repairs, past_repairs
 from gpufleet.demo.objects.workloads import owner_objects, workload_objects
 from gpufleet.demo.occupancy import HOLDING, Occupancy
 from gpufleet.demo.pending_reasons import PendingReasons
@@ -29,6 +30,7 @@ from gpufleet.demo.user_pods import UserPods
 from kubelite import DirectStorage
 
 _BATCH = 200
+_HOUR = 3600.0
 Key = tuple[int, int]
 """The slot and cell numbers of a run."""
 
@@ -51,7 +53,10 @@ class Player:
         self._rescheduled: dict[Key, Run] = {}
         self._cancelled: set[Key] = set()
         self._pod_runs: dict[str, Key] = {}
-        self._node_states: dict[int, tuple[bool, int | None]] = {}
+        self._node_states: dict[int, tuple[bool, int | None, tuple[float, ...]]] = {}
+        self._repairs: dict[str, Json] = {}
+        self._past_faults: tuple[float, list[Json]] = (0.0, [])
+        """The repairs that have ended, as of an hour."""
         self._cron_jobs: set[int] = set()
         self._notes: dict[Key, str] = {}
         """Why pending runs are pending."""
@@ -95,9 +100,10 @@ class Player:
         objects = [
             item for key in now if key in changed for item in self._run_objects(key, *self._shown[key])
         ]
+        repairs, ended_repairs = self._update_repairs(at)
         # Leases come before their pods, because the scheduler recreates leases missing under a running pod.
-        put = [*nodes, *cron_jobs, *leases, *owners, *objects, *statuses]
-        remove += unused_leases
+        put = [*nodes, *cron_jobs, *leases, *owners, *objects, *statuses, *repairs]
+        remove += [*unused_leases, *ended_repairs]
         await self._write(put, remove, progress)
         return len(put) + len(remove)
 
@@ -210,16 +216,28 @@ class Player:
         return workload_objects(run, phase, hardware, self._replicas.get(key), note)
 
     def _update_nodes(self, at: float) -> list[Json]:
-        """Return nodes that are new, went down, came back, lost a GPU or got it back."""
+        """Return nodes that are new, went down, came back, lost a GPU or got it back, or have another finding."""
         hardware, changed = self._simulation.hardware, []
         for machine in self._machines:
-            state = (hardware.is_down(machine, at), hardware.lost_gpu(machine, at))
+            degraded = tuple(each.since(at) for each in hardware.degraded if each.node == machine.number)
+            state = (hardware.is_down(machine, at), hardware.lost_gpu(machine, at), degraded)
             if self._node_states.get(machine.number) != state:
                 self._node_states[machine.number] = state
                 self._occupancy.changed_nodes.add(machine.number)
                 changed.append(node(machine, hardware, at, self._pools.get(machine.number, "")))
                 self._reasons.put_node(changed[-1])
         return changed
+
+    def _update_repairs(self, at: float) -> tuple[list[Json], list[Json]]:
+        """Return the repairs that are new or have changed, and those without a fault in the last month."""
+        hour = at - at % _HOUR
+        if hour != self._past_faults[0]:
+            self._past_faults = hour, past_repairs(self._simulation, hour)
+        found = [*self._past_faults[1], *open_repairs(self._simulation, at)]
+        before = self._repairs
+        self._repairs = {each["metadata"]["name"]: each for each in found}
+        changed = [each for name, each in self._repairs.items() if before.get(name) != each]
+        return changed, [each for name, each in before.items() if name not in self._repairs]
 
     def _add_cron_job(self, run: Run, put: list[Json]) -> None:
         if run.kind == "CronJob" and run.slot.number not in self._cron_jobs:

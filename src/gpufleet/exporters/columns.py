@@ -27,6 +27,7 @@ LIMITS: Mapping[Quantity, tuple[float, float]] = {
     Quantity.TEMPERATURE: (-60.0, 250.0),
     Quantity.POWER: (0.0, 1e5),
     Quantity.POWER_LIMIT: (0.0, 1e5),
+    Quantity.SM_CLOCK: (0.0, 1e11),
     Quantity.ENERGY: (0.0, 1e18),
     Quantity.TENSOR_ACTIVITY: _ACTIVITY,
     Quantity.DRAM_ACTIVITY: _ACTIVITY,

@@ -103,6 +103,7 @@ AGENT = ExporterDefinition(
         Quantity.TEMPERATURE: (Metric("temperature_celsius"),),
         Quantity.POWER: (Metric("power_watts"),),
         Quantity.POWER_LIMIT: (Metric("power_limit_watts"),),
+        Quantity.SM_CLOCK: (Metric("sm_clock_hertz"),),
         Quantity.ENERGY: (Metric("energy_joules_total"),),
     },
     faults=(FaultMetric("xid_errors_total", FaultKind.XID, code_label="xid"),),
@@ -140,6 +141,7 @@ DCGM = ExporterDefinition(
             Metric("FI_BOARD_POWER_LIMIT_ENFORCED_WATTS"),
             Metric("FI_DEV_ENFORCED_POWER_LIMIT"),
         ),
+        Quantity.SM_CLOCK: (Metric("FI_DEV_SM_CLOCK", 1e6),),
         Quantity.ENERGY: (
             Metric("FI_GPU_ENERGY_JOULES_TOTAL"),
             Metric("FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),
@@ -222,6 +224,7 @@ NVIDIA_SMI = ExporterDefinition(
         Quantity.TEMPERATURE: (Metric("temperature_gpu"),),
         Quantity.POWER: (Metric("power_draw_watts"),),
         Quantity.POWER_LIMIT: (Metric("enforced_power_limit_watts"),),
+        Quantity.SM_CLOCK: (Metric("clocks_current_sm_clock_hz"),),
         Quantity.ENERGY: (Metric("energy_joules_total"),),
     },
     faults=(
@@ -246,6 +249,7 @@ ALL_SMI = ExporterDefinition(
         Quantity.TEMPERATURE: (Metric("gpu_temperature_celsius"),),
         Quantity.POWER: (Metric("gpu_power_consumption_watts"),),
         Quantity.POWER_LIMIT: (Metric("gpu_power_limit_current_watts"),),
+        Quantity.SM_CLOCK: (Metric("gpu_frequency_mhz", 1e6),),
     },
     processes={"gpu_memory": "process_memory_used_bytes"},
 )

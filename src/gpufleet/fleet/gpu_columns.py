@@ -19,6 +19,7 @@ COLUMN_QUANTITIES = (
     Quantity.UTILIZATION,
     Quantity.TEMPERATURE,
     Quantity.POWER,
+    Quantity.SM_CLOCK,
     Quantity.MEMORY_USED,
     Quantity.MEMORY_TOTAL,
     Quantity.MEMORY_UTILIZATION,

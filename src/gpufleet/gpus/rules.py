@@ -128,6 +128,10 @@ _TABLE = (
          Severity.DEGRADED, Scope.NODE, Remedy.NONE, "sysfs", "the ports are active"),
     Rule("driver-mismatch", "the driver's library and kernel module have different versions", Severity.UNHEALTHY,
          Scope.NODE, Remedy.RELOAD, "NVML", _GONE),
+    Rule("straggler", "utilization, power, clock or training steps are far below those of the other GPUs of the job",
+         Severity.DEGRADED, Scope.GPU, Remedy.NONE, "server: readings, training steps", _GONE),
+    Rule("hang", "a rank of a job, or all of them, stopped reporting training steps", Severity.DEGRADED, Scope.GPU,
+         Remedy.NONE, "server: training steps", "steps are reported"),
     _xid(46, "the GPU stopped processing"),
     _xid(48, "uncorrectable ECC error"),
     _xid(54, "auxiliary power is not connected", Remedy.REPLACE),
@@ -175,6 +179,34 @@ def finding(
         rule.scope if scope is None else scope,
         expires=serious is Severity.WARNING and rule.until in (_HOUR, _RESET) and signal != "ecc",
     )
+
+
+_ADVICE_BY_ACTION = {
+    "none": "No action now. Look at the node if it repeats.",
+    "reset": "Drain the GPU, then reset it.",
+    "drain-and-reset": "Drain the node, then reset the GPU.",
+    "drain": "Drain the GPU.",
+    "reload-driver": "Drain the node, then reload the driver.",
+    "reboot": "Drain the node, then reboot it.",
+    "replace": "Take the node out of service and have the GPU replaced.",
+}
+_ADVICE_BY_SIGNAL = {
+    "ecc": "Reset the GPU when its job ends; have it replaced if errors return.",
+    "ecc-corrected": "Watch the count; have the GPU replaced if it keeps growing.",
+    "nvlink-errors": "Watch it; reseat or replace the link's hardware if errors continue.",
+    "thermal": "Check fans, airflow and inlet temperature of the node.",
+    "power-brake": "Check the power supplies and the power limit of the rack.",
+    "pcie-width": "Drain the node and reboot it; reseat the GPU if the lanes do not return.",
+    "rails": "Check cable, transceiver and switch port of the InfiniBand or RoCE ports.",
+    "orphan-processes": "End the remaining processes, or reboot the node.",
+    "straggler": "Compare the GPU with its siblings; test it with `gpufleet diag` when the job ends.",
+    "hang": "Look at the stack of the suspect rank (py-spy, NCCL flight recorder) before the job is restarted.",
+}
+
+
+def advice(signal: str, action: str) -> str:
+    """Return what a human should do about a finding."""
+    return _ADVICE_BY_SIGNAL.get(signal) or _ADVICE_BY_ACTION.get(action or "none", "")
 
 
 def reference() -> str:

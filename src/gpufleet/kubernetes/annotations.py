@@ -29,6 +29,9 @@ MAX_RUNTIME = "gpu.scheduling/max-runtime-seconds"
 CHECKPOINT_GRACE = "gpu.scheduling/checkpoint-grace-seconds"
 """On a pod, set by its user: how long it needs to write a checkpoint before it may be evicted for a repair."""
 
+EVICT_STRAGGLER = "gpu.scheduling/evict-straggler-seconds"
+"""On a pod, set by its user: evict it with its gang once it has been a straggler for so long."""
+
 EVICT_AT = "gpu.scheduling/evict-at"
 """On a pod, set by `gpufleet repair`: when it is evicted, because its GPU is faulty."""
 

@@ -42,6 +42,8 @@ class Quantity(StrEnum):
     """Watts drawn."""
     POWER_LIMIT = "power_limit"
     """Watts that the GPU may draw."""
+    SM_CLOCK = "sm_clock"
+    """Hertz of the multiprocessors."""
     ENERGY = "energy"
     """Joules since an arbitrary start; only differences are meaningful."""
     TENSOR_ACTIVITY = "tensor_activity"

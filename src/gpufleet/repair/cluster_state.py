@@ -24,7 +24,7 @@ from gpufleet.kubernetes.annotations import CHECKPOINT_GRACE, CLAIM, EVICT_AT, R
 from gpufleet.kubernetes.crds.gpu_node_status import FindingStatus, GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairStatus
 from gpufleet.kubernetes.objects import Pod, PodDisruptionBudget, PodGroup
-from gpufleet.repair.decide import DISRUPTED, affected_pods
+from gpufleet.repair.decide import affected_pods, drains_of, is_disrupted
 from gpufleet.repair.jobs import state_of
 from gpufleet.repair.node_marks import is_tainted
 from gpufleet.repair.views import ClusterView, NodeView, PodView, RepairRules
@@ -105,13 +105,8 @@ class ClusterState:
             found = self.repair(name)
             if found is None:
                 continue
-            status = found.status
-            times = [status.drain_started, *(episode.drain_started for episode in status.history)]
-            drains += [each.timestamp() for each in times if each is not None]
-            drained = status.phase in DISRUPTED and (
-                status.phase != "Manual" or status.drain_started is not None
-            )
-            disrupted += name != node and drained
+            drains += [each.timestamp() for each in drains_of(found.status)]
+            disrupted += name != node and is_disrupted(found.status)
         return ClusterView(max(1, len(self.reports.cache)), disrupted, tuple(drains))
 
     def node_view(

@@ -38,12 +38,14 @@ from gpufleet.repair.actions import (
 from gpufleet.repair.cluster_state import ClusterState, PodIndex
 from gpufleet.repair.decide import next_status
 from gpufleet.repair.jobs import render
-from gpufleet.repair.node_marks import conditions, remove_taint, set_conditions, set_taint
-from gpufleet.repair.views import NodeView, PodView, RepairRules
-from gpufleet.runtime.logs import RepeatedWarnings, get_logger
+from gpufleet.repair.node_marks import TAINT, conditions, remove_taint, set_conditions, set_taint
+from gpufleet.repair.views import NodeView, PodView, Policy, RepairRules
+from gpufleet.runtime.logs import RepeatedWarnings, get_audit_logger, get_logger
 
 TICK = 5.0
 """Seconds between rounds without a change."""
+SEEN_AFTER = 30.0
+"""Seconds after which the watch must have shown that an evicted pod ends; it is evicted again otherwise."""
 DEBOUNCE = 0.05
 """Seconds to wait for further changes."""
 
@@ -75,6 +77,9 @@ class Controller:
         self._events = EventRecorder(client, "gpufleet-repair", instance)
         self._on_change = on_change
         self._warnings = RepeatedWarnings(_log, client.timing.monotonic)
+        self._audit_log = get_audit_logger()
+        self._evicted: dict[str, float] = {}
+        """When pods were evicted that the watch may still show as running."""
         self._wake = asyncio.Event()
         self._node_changed = asyncio.Event()
         for reflector in (*state.required(), *state.optional()):
@@ -163,6 +168,10 @@ class Controller:
                 message=status.message,
                 cause=status.cause or before.cause,
             )
+            cause = status.cause or before.cause
+            self._audit(
+                f"repair {status.phase}", f"nodes/{repair.metadata.name}", f"{status.message} ({cause})"
+            )
             self._on_change(repair, before)
 
     async def record_event(self, repair: GpuRepair, before: RepairStatus) -> None:
@@ -181,15 +190,19 @@ class Controller:
         match action:
             case SetTaint() if found is not None:
                 await set_taint(self._client, found)
+                self._audit("taint", f"nodes/{node.name}", TAINT.key)
             case RemoveTaint() if found is not None:
                 await remove_taint(self._client, found)
+                self._audit("remove taint", f"nodes/{node.name}", TAINT.key)
             case Announce(pod, at):
                 await self._announce(pod, at)
+                self._audit("announce eviction", f"pods/{pod.namespace}/{pod.name}", f"at {at}")
             case Evict(pod):
-                await self._evict(pod, node.name)
+                await self._evict(pod, f"repair of node {node.name}")
             case ReleaseDriver(until):
                 meta = {"annotations": {RELEASE_DRIVER: until}}
                 await self._client.patch(GPU_NODE_STATUSES, node.name, merge({"metadata": meta}))
+                self._audit("release driver", f"nodes/{node.name}", f"until {until}" if until else "over")
             case CreateJob(name, hook, gpus):
                 await self._create_job(name, hook, node.name, gpus)
 
@@ -200,7 +213,12 @@ class Controller:
         except ObjectNotFound:
             return
 
-    async def _evict(self, pod: PodView, node: str) -> None:
+    async def evict_straggler(self, pod: PodView, reason: str) -> None:
+        """Evict a pod that asked for it, if the policy allows evictions."""
+        if self._rules.policy >= Policy.DRAIN:
+            await self._evict(pod, reason)
+
+    async def _evict(self, pod: PodView, reason: str) -> None:
         """Evict the pod with the eviction API, which respects disruption budgets, preStop and grace periods."""
         body = {
             "apiVersion": "policy/v1",
@@ -208,14 +226,27 @@ class Controller:
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
+        now = self._client.timing.monotonic()
+        self._evicted = {uid: at for uid, at in self._evicted.items() if now - at < SEEN_AFTER}
+        if pod.uid in self._evicted:
+            return
         try:
             await self._client.write_json("POST", PODS.path(pod.namespace, pod.name, "eviction"), body)
+            self._evicted[pod.uid] = now
         except (ObjectNotFound, Conflict):
             return
         except TooManyRequests as error:
             self._warnings.warn(pod.uid, "eviction_delayed", pod=pod.name, error=str(error))
             return
-        _log.info("pod_evicted", node=node, namespace=pod.namespace, pod=pod.name, uid=pod.uid)
+        _log.info(
+            "pod_evicted",
+            node=pod.node,
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=pod.uid,
+            reason=reason,
+        )
+        self._audit("evict", f"pods/{pod.namespace}/{pod.name}", reason)
 
     async def _create_job(self, name: str, hook: str, node: str, gpus: tuple[int, ...]) -> None:
         report = self._state.reports.cache.get(node)
@@ -227,6 +258,13 @@ class Controller:
         except AlreadyExists:
             return  # created before this process started, or not seen yet
         _log.info("repair_job_created", node=node, job=name, hook=hook)
+        self._audit(f"create Job {hook}", f"jobs/{self._namespace}/{name}", f"repair of node {node}")
+
+    def _audit(self, action: str, target: str, reason: str) -> None:
+        """Write an event of the audit log, as the server does for what people change."""
+        self._audit_log.info(
+            "audit", who="gpufleet-repair", action=action, target=target, outcome="allowed", reason=reason
+        )
 
     async def _set_conditions(self, name: str) -> None:
         node, report = self._state.nodes.cache.get(name), self._state.reports.cache.get(name)

@@ -77,6 +77,17 @@ def allowed(cluster: ClusterView, rules: RepairRules, now: float) -> str:
     return ""
 
 
+def is_disrupted(status: RepairStatus) -> bool:
+    """Return whether the node counts for the disruption budget: Manual does after a drain."""
+    return status.phase in DISRUPTED and (status.phase != "Manual" or status.drain_started is not None)
+
+
+def drains_of(status: RepairStatus) -> list[datetime]:
+    """Return when drains of the node started, the present one included."""
+    times = [status.drain_started, *(episode.drain_started for episode in status.history)]
+    return [each for each in times if each is not None]
+
+
 def job_name(node: str, number: int, hook: str, uid: str = "") -> str:
     """Return the name of a Job, which no other step of any node has."""
     return f"gpufleet-{hook[:16]}-{sha1(f'{node}/{uid}'.encode()).hexdigest()[:12]}-{number}"  # noqa: S324

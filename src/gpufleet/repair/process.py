@@ -14,7 +14,9 @@ from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairStatus
 from gpufleet.repair.alerts import Alerts
 from gpufleet.repair.cluster_state import ClusterState
 from gpufleet.repair.controller import Controller
+from gpufleet.repair.finding_alerts import FindingAlerts, findings_of
 from gpufleet.repair.jobs import load_templates
+from gpufleet.repair.straggler_evictions import StragglerEvictions
 from gpufleet.repair.views import Policy, RepairRules
 from gpufleet.runtime.http_listener import HttpListener
 from gpufleet.runtime.listening import address_of, bind
@@ -70,6 +72,14 @@ class RepairReplica:
             self._on_change,
         )
         self._alerts = Alerts(alerts, lambda: list(self.state.repairs.cache))
+        self._finding_alerts = FindingAlerts(
+            alerts,
+            lambda: findings_of(list(self.state.reports.cache)),
+            lambda: list(self.state.repairs.cache),
+        )
+        self._stragglers = StragglerEvictions(
+            settings, self.state, client.timing.now, self.controller.evict_straggler
+        )
         self._synced = False
         self.registry = CollectorRegistry(auto_describe=False)
         self._phases = Gauge(
@@ -112,6 +122,8 @@ class RepairReplica:
             group.create_task(self.controller.run_conditions())
             group.create_task(self._tell())
             group.create_task(self._alerts.run())
+            group.create_task(self._finding_alerts.run())
+            group.create_task(self._stragglers.run())
 
     def _on_change(self, repair: GpuRepair, before: RepairStatus) -> None:
         self._steps.labels(repair.status.phase).inc()

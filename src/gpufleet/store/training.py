@@ -18,11 +18,13 @@ from functools import partial
 import asyncpg
 
 from gpufleet.errors import InvalidRequest, LimitExceeded
-from gpufleet.model.reading import TrainingPoint
+from gpufleet.model.training_point import RankProgress, TrainingPoint
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.retention_requests import record_retention, requested_retention
 
 _WHOLE_JOB = -1
+_STEP_NAMES = ["step", "steps", "global_step", "iteration"]
+"""Metrics that count steps; a job reports one of them."""
 _RETENTION = "metrics.training_retention"
 MAX_METRICS = 200
 MAX_SERIES = 50_000
@@ -94,6 +96,16 @@ CROSS JOIN LATERAL (
 ) AS point
 ORDER BY at, metric, rank
 """  # noqa: S608
+_PROGRESS = """
+SELECT DISTINCT ON (workload_uid, rank) workload_uid, rank, step, at, first_step, first_at, number
+FROM (SELECT id, workload_uid, rank FROM training_series WHERE workload_uid = ANY($1) AND metric = ANY($2)) AS s
+CROSS JOIN LATERAL (
+    SELECT (array_agg(value ORDER BY at DESC))[1] AS step, max(at) AS at,
+        (array_agg(value ORDER BY at))[1] AS first_step, min(at) AS first_at, count(*) AS number
+    FROM (SELECT at, value FROM training_point WHERE series = id AND at >= $3 ORDER BY at DESC LIMIT 5) AS newest
+) AS last
+WHERE number > 0 ORDER BY workload_uid, rank, at DESC
+"""
 _OTHERS = "SELECT DISTINCT cluster FROM training_series WHERE cluster <> ALL($1::text[])"
 _DELETE_POINTS = """
 WITH deleted AS (
@@ -168,6 +180,22 @@ class TrainingStore:
             )
             for row in await self._long_reads.fetch(_READ if few else _DOWNSAMPLE, *span)
         ]
+
+    async def progress(self, workloads: Sequence[str], since: float) -> dict[str, list[RankProgress]]:
+        """Return the last step of each rank of some jobs, of those that have reported since then."""
+        found: dict[str, list[RankProgress]] = {}
+        for row in await self._long_reads.fetch(_PROGRESS, list(workloads), _STEP_NAMES, since):
+            span, intervals = row["at"] - row["first_at"], row["number"] - 1
+            found.setdefault(row["workload_uid"], []).append(
+                RankProgress(
+                    None if row["rank"] == _WHOLE_JOB else row["rank"],
+                    row["step"],
+                    row["at"],
+                    span / intervals if intervals else 0.0,
+                    max(0.0, row["step"] - row["first_step"]) / span if span > 0 else 0.0,
+                )
+            )
+        return found
 
     async def prune(self, keep: Mapping[str, float], now: float) -> None:
         """Delete points older than the retention of their cluster (`keep` in seconds), and empty series.

@@ -13,6 +13,8 @@ from gpufleet.terminal.columns import NONE, Column
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 PDF_TIMEOUT = 60.0
+_MAX_FAULTS = 5
+"""Entries of each table of faults."""
 _ROWS = {"others": "(others)", "unattributed": "(none)", "unallocated": "(unallocated)"}
 
 
@@ -55,7 +57,28 @@ def text_report(report: types.Report, width: int = 0) -> str:
         share=100.0,
     )
     columns = report_columns(report.currency)
-    return f"{head}\n{_numbers_table(columns, [*report.rows, total], width)}"
+    return f"{head}\n{_numbers_table(columns, [*report.rows, total], width)}{_faults(report)}"
+
+
+def _faults(report: types.Report) -> str:
+    """Return what faults cost, as lines; nothing if it is not known."""
+    costs = report.faults
+    if not costs:
+        return ""
+    lines = [
+        "",
+        f"Faults: {costs.faults:,} began, {costs.open_faults:,} open, {costs.lost_gpu_hours:,.1f} GPU-hours lost; "
+        f"mean time between failures of a node {_mean(costs.mean_hours_between_failures)}, "
+        f"to repair {_mean(costs.mean_hours_to_repair)}",
+    ]
+    for title, table in (("cause", costs.by_cause), ("node", costs.by_node), ("model", costs.by_model)):
+        parts = [f"{name or NONE} {hours:,.1f}" for name, hours in list((table or {}).items())[:_MAX_FAULTS]]
+        lines += [f"  by {title}: {', '.join(parts)}"] if parts else []
+    return "\n".join(lines) + "\n"
+
+
+def _mean(hours: float | None) -> str:
+    return NONE if hours is None else f"{hours:,.1f} h"
 
 
 def _numbers_table(columns: Sequence[Column], rows: Sequence[types.ReportRow], width: int) -> str:

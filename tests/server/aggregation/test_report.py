@@ -12,7 +12,9 @@ import pytest
 from tests.accounting.histories import HOUR, PLAN, Prometheus, Server, Time, World, pod
 from tests.server.aggregation.test_aggregation import FIRST, START, get, rejection
 
+from gpufleet.accounting.fault_costs import Fault, FaultCosts, fault_costs
 from gpufleet.accounting.report import period_of, report
+from gpufleet.client import types
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
 from gpufleet.model.statistics import UsageSum, UsageTotals
@@ -22,6 +24,7 @@ from gpufleet.server.routes.accounting.aggregation import aggregation_routes
 from gpufleet.server.routes.accounting.report import report_routes
 from gpufleet.server.routes.accounting.report_page import render_report
 from gpufleet.store import Store
+from gpufleet.terminal.report import text_report
 
 MONTH, DAY = f"{START:%Y-%m}", f"{START:%Y-%m-%d}"
 
@@ -146,6 +149,30 @@ async def test_names_cannot_break_out_of_the_page() -> None:
     )
     assert "<script>" not in render_report(made)
     assert "<b>" not in render_report(made)
+
+
+async def test_a_report_says_what_faults_cost_until_now(store: Store, http: httpx.AsyncClient) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def costs(start: float, end: float) -> FaultCosts:
+        asked.append((start, end))
+        return fault_costs([Fault("gpu-1", "H200", "xid-79", 8, start, start + 7200)], 4, start, end)
+
+    routes = report_routes(store, "prod", lambda: HOUR + 7300.0, faults={"prod": costs})
+    transport = httpx.ASGITransport(create_app(Api(routes=routes)))
+    base = "http://127.0.0.1/api/v1/gpu-aggregation"
+    async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+        report = await get(client, "/report", period=MONTH)
+        page = (await client.get("/report", params={"period": MONTH, "format": "html"})).text
+    assert asked[0] == (period_of(MONTH).start.timestamp(), HOUR + 7300.0)
+    assert (report["faults"]["lost_gpu_hours"], report["faults"]["mean_hours_to_repair"]) == (16.0, 2.0)
+    assert report["faults"]["by_cause"] == {"xid-79": 16.0}
+    assert "16.00 GPU-hours were lost" in page
+    assert "<td>xid-79</td><td>16.00</td>" in page
+    text = text_report(msgspec.convert(report, types.Report))
+    assert "Faults: 1 began, 0 open, 16.0 GPU-hours lost" in text
+    assert "  by node: gpu-1 16.0" in text
+    assert "faults" not in await get(http, "/report", period=MONTH), "a cluster without agents has none"
 
 
 async def test_waste_lists_workloads_with_idle_gpus(http: httpx.AsyncClient) -> None:

@@ -97,6 +97,9 @@ REQUESTS: dict[str, list[str]] = {
     "/api/findings": ["/api/findings", "/api/findings?node=a"],
     "/api/repairs": ["/api/repairs", "/api/repairs?open=true"],
     "/api/repairs/costs": ["/api/repairs/costs"],
+    "/api/repairs/{node}/acknowledge": [],
+    "/api/repairs/{node}/silence": [],
+    "/api/repairs/{node}/resume": [],
     "/api/pods/{namespace}/{name}/explain": [
         f"/api/pods/{namespace}/{name}/explain"
         for namespace in ("mine", SECRET)

@@ -13,9 +13,11 @@ from gpufleet.demo.objects.claims import GPU_TYPE, POOL
 from gpufleet.demo.objects.identities import Json, timestamp
 from gpufleet.demo.simulation.hardware import BUILT, XID, Hardware, Machine, new_uid
 from gpufleet.demo.simulation.teams import TEAMS
-from gpufleet.gpus.health import HealthTracker, HealthVerdict
+from gpufleet.gpus.health import HealthTracker
+from gpufleet.gpus.rules import finding
 from gpufleet.gpus.topology import gpu_positions
 from gpufleet.model.device import Device, DeviceEvent, EventKind, Link, LinkKind, MigInstance, Vendor
+from gpufleet.repair.node_marks import TAINT
 
 
 def team_namespaces() -> list[Json]:
@@ -112,6 +114,8 @@ def node(machine: Machine, hardware: Hardware, at: float, pool: str = "") -> Jso
             "unschedulable": True,
             "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
         }
+    if hardware.lost_gpu(machine, at) is not None:
+        spec = {"taints": [{"key": TAINT.key, "value": TAINT.value, "effect": TAINT.effect}]}
     if down:
         spec = {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}]}
     return {
@@ -187,7 +191,10 @@ def gpu_node_status(
     The agent of a node that is down publishes nothing, so the last status stays.
     """
     devices = gpu_devices(machine, hardware, at)
-    observation = Observation(devices, gpu_positions(devices), _verdicts(machine, hardware, at, devices))
+    tracker = _health(machine, hardware, at, devices)
+    observation = Observation(
+        devices, gpu_positions(devices), tracker.verdicts(), tuple(tracker.open_findings())
+    )
     status: Json = msgspec.to_builtins(node_gpus(observation, users))
     return {
         "apiVersion": "gpu.scheduling/v1",
@@ -227,9 +234,7 @@ def _device(machine: Machine, gpu: int, *, lost: bool) -> Device:
     )
 
 
-def _verdicts(
-    machine: Machine, hardware: Hardware, at: float, devices: Sequence[Device]
-) -> dict[str, HealthVerdict]:
+def _health(machine: Machine, hardware: Hardware, at: float, devices: Sequence[Device]) -> HealthTracker:
     """Return the health of each GPU by the rules of the agent."""
     tracker = HealthTracker()
     tracker.observe_devices([replace(device, fault=None) for device in devices], machine.created)
@@ -237,7 +242,11 @@ def _verdicts(
         since = hardware.out_since(machine, at)
         tracker.observe_events([DeviceEvent(EventKind.XID, XID, since, machine.uuids[lost])])
         tracker.observe_devices(devices, since)
-    return tracker.verdicts()
+    for each in hardware.degraded:
+        if each.node == machine.number:
+            found = {each.gpu: finding(each.signal, each.message)}
+            tracker.set_gpu_findings(each.signal, found, each.since(at))
+    return tracker
 
 
 def _pci_address(gpu: int) -> str:

@@ -74,6 +74,22 @@ class FaultyNodes:
 
 
 @dataclass(frozen=True)
+class Degraded:
+    """A GPU that stays in use with a finding."""
+
+    node: int
+    gpu: int
+    signal: str
+    message: str
+    period: float
+    """Seconds after which it is found again."""
+
+    def since(self, at: float) -> float:
+        """Return when it was found."""
+        return at - (at - BUILT - self.node * 3600.0) % self.period
+
+
+@dataclass(frozen=True)
 class Outage:
     """The times at which a node of a faulty pair can't be used: every other period."""
 
@@ -152,6 +168,7 @@ class Hardware:
 
     machines: tuple[Machine, ...]
     faulty: FaultyNodes
+    degraded: tuple[Degraded, ...] = ()
 
     def outage(self, machine: Machine) -> Outage | None:
         """Return when the node can't be used; None for a node without faults."""
@@ -219,7 +236,7 @@ def build_hardware(seed: int, nodes: int, gpus: int) -> Hardware:
                 mig_gpus=gpus // _MIG_SHARE if number in mig_nodes else 0,
             )
         )
-    return Hardware(tuple(machines), faulty)
+    return Hardware(tuple(machines), faulty, _degraded_gpus(machines, faulty))
 
 
 def new_uid(rng: random.Random) -> str:
@@ -247,6 +264,28 @@ def _faulty_nodes(models: list[GpuModel]) -> FaultyNodes:
         xid=(h100[0], of["h200"][-1]),
         cordoned=of["l40s"][-1] if of["l40s"] else None,
     )
+
+
+def _degraded_gpus(machines: list[Machine], faulty: FaultyNodes) -> tuple[Degraded, ...]:
+    """Return GPUs with findings that stop nothing, on the first healthy node of some models."""
+    if len(machines) < _MIN_NODES_FOR_FAULTS:
+        return ()
+    found = []
+    for short, gpu, signal, message, period in (
+        ("h200", 5, "pcie-width", "the PCIe link has 8 of 16 lanes", 9 * DAY),
+        ("h100", 2, "nvlink-errors", "NVLink recovery errors were counted", DAY / 24),
+        ("a100", 1, "ecc", "uncorrectable ECC errors since reset: 2", 16 * DAY),
+    ):
+        usable = [
+            machine
+            for machine in machines
+            if machine.model.short == short
+            and machine.source == "k8s"
+            and machine.number not in _faulty_numbers(faulty)
+        ]
+        if usable and gpu < usable[-1].gpus:
+            found.append(Degraded(usable[-1].number, gpu, signal, message, period))
+    return tuple(found)
 
 
 def _other_sources(models: list[GpuModel], faulty: FaultyNodes) -> dict[int, str]:

@@ -25,6 +25,10 @@ class RepairSpec(Fields, frozen=True):
     acknowledged_episode: Annotated[
         int, Meta(ge=0, description="Which fault of the node is acknowledged: `status.episode`.")
     ] = 0
+    acknowledged_at: Annotated[
+        datetime | None,
+        Meta(description="When it was acknowledged: no alerts are sent about older findings of the node."),
+    ] = None
     silenced_until: Annotated[
         datetime | None, Meta(description="Send no alerts about this node before this time.")
     ] = None

@@ -45,6 +45,7 @@ from gpufleet.server.routes.live.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.live.workload_objects import workload_object_routes
 from gpufleet.server.routes.live.workloads import workload_routes
 from gpufleet.server.routes.scheduling.claims import claim_routes
+from gpufleet.server.routes.scheduling.fault_costs import costs_of, fault_cost_routes
 from gpufleet.server.routes.scheduling.faults import fault_routes
 from gpufleet.server.routes.scheduling.queues import queue_routes
 from gpufleet.server.routes.scheduling.waiting import waiting_routes
@@ -52,10 +53,14 @@ from gpufleet.server.start_times import StartTimes
 from gpufleet.server.wiring.accounting import currency_of
 from gpufleet.server.wiring.components import Components
 from gpufleet.server.wiring.login import has_login, object_access
+from gpufleet.server.wiring.straggler_alerts import start_straggler_alerts
+from gpufleet.store.training import TrainingStore
 
 KEY_FILE = "workload-tokens.key"
 _PRUNE_EVERY = 3600.0
 _STRAGGLERS_EVERY = 15.0
+_STEPS_OF = 86_400.0
+"""Seconds after which a job without steps no longer counts as one that reports them."""
 _log = get_logger("api")
 
 
@@ -88,7 +93,14 @@ def add_routes(components: Components) -> None:
             currency_of=currency,
             current={each.recorder.cluster: CurrentHour(each, store) for each in components.accounts},
         ),
-        *report_routes(store, clusters.default.name, currency_of=currency),
+        *report_routes(
+            store,
+            clusters.default.name,
+            currency_of=currency,
+            faults={
+                name: partial(costs_of, source) for name, source in components.kubernetes_sources.items()
+            },
+        ),
         *namespace_use_routes(
             store,
             clusters.default.name,
@@ -113,7 +125,8 @@ def add_routes(components: Components) -> None:
         *team_occupancy_routes(clusters, store.allocation_periods),
         *event_routes(clusters, components.lifecycle, queues=queues),
         *queue_routes(clusters, {name: source.gpu_queues.cache.__iter__ for name, source in sources}),
-        *fault_routes(clusters, components.kubernetes_sources),
+        *fault_cost_routes(clusters, components.kubernetes_sources),
+        *fault_routes(clusters, components.kubernetes_sources, watches),
         *straggler_routes(clusters, watches),
         *claim_routes(clusters, claim_views, start_times),
         *waiting_routes(clusters, start_times),
@@ -121,7 +134,8 @@ def add_routes(components: Components) -> None:
     ]
     components.routes += dashboard_routes()
     components.metrics.registry.register(FleetMetrics(clusters))
-    components.background.start("stragglers", lambda: _watch_stragglers(watches.values()))
+    components.background.start("stragglers", lambda: _watch_stragglers(watches.values(), store.training))
+    start_straggler_alerts(components, watches)
     components.background.start("prune_training", lambda: _prune_training(components))
 
 
@@ -138,11 +152,17 @@ def workload_tokens(settings: Settings) -> WorkloadTokens:
     return WorkloadTokens(secrets.token_bytes(32))
 
 
-async def _watch_stragglers(watches: Iterable[StragglerWatch]) -> None:
-    """Compare the GPUs of each job about as often as they are read."""
+async def _watch_stragglers(watches: Iterable[StragglerWatch], training: TrainingStore) -> None:
+    """Compare the GPUs and ranks of each job about as often as they are read."""
     while True:
         for watch in watches:
-            for _ in watch.check_steps(time.time()):
+            now = time.time()
+            try:
+                progress = await training.progress(watch.jobs(), now - _STEPS_OF)
+            except StoreUnavailable as error:
+                _log.warning("steps_not_read", error=str(error))
+                progress = {}
+            for _ in watch.check_steps(now, progress):
                 await asyncio.sleep(0)
         await asyncio.sleep(_STRAGGLERS_EVERY)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, NotFound, OperationRefused
 from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import (
     GPU_CLAIMS,
@@ -35,6 +35,7 @@ from gpufleet.kubernetes import (
     WatchTimings,
 )
 from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.client.errors import Forbidden
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair
@@ -42,6 +43,7 @@ from gpufleet.kubernetes.gpu_requests import Sharing, sharing_of
 from gpufleet.kubernetes.leases import LeaseHolder
 from gpufleet.kubernetes.objects import Lease, Node, OwnerReference, Pod
 from gpufleet.kubernetes.objects import Owner as KubeOwner
+from gpufleet.kubernetes.repair_requests import change_repair
 from gpufleet.kubernetes.resource_claims import ResourceClaim, ResourceSlice
 from gpufleet.kubernetes.workload_objects import WorkloadObjects
 from gpufleet.model.workload import FleetPod
@@ -164,6 +166,18 @@ class KubernetesSource:
     def repairs(self) -> Iterable[GpuRepair]:
         """Return the repairs of nodes."""
         return self.gpu_repairs.cache
+
+    async def change_repair(self, node: str, spec: dict[str, object]) -> GpuRepair:
+        """Write what an operator says about a node; raise NotFound if there is no such node."""
+        found = self.nodes.cache.get(node)
+        if found is None:
+            raise NotFound(f"there is no node {node}")
+        try:
+            return await change_repair(self._client, node, found.metadata.uid, spec)
+        except Forbidden as error:
+            raise OperationRefused(
+                f"this server may not change GpuRepairs (chart value repairs.write): {error}"
+            ) from error
 
     async def synced(self) -> None:
         """Wait until nodes, pods and all other readable kinds have been listed once."""

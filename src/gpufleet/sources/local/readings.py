@@ -25,6 +25,7 @@ _MEASURED: dict[Quantity, Callable[[DeviceReading], float | None]] = {
     Quantity.TEMPERATURE: lambda r: r.temperature_celsius,
     Quantity.POWER: lambda r: r.power_watts,
     Quantity.POWER_LIMIT: lambda r: r.power_limit_watts,
+    Quantity.SM_CLOCK: lambda r: None if r.sm_clock_mhz is None else 1e6 * r.sm_clock_mhz,
     Quantity.ENERGY: lambda r: r.energy_joules,
 }
 """The quantities of a driver; its own memory utilization is something else (busy time)."""

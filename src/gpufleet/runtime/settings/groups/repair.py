@@ -56,12 +56,27 @@ class RepairSettings:
         maximum=100,
     )
     max_per_hour: int = setting(10, "Nodes that may be drained in an hour.", minimum=0)
+    server_url: str = setting(
+        "",
+        "URL of the gpufleet server, whose stragglers are evicted if their pods ask for it. Empty: none are evicted.",
+    )
+    server_cluster: str = setting(
+        "", "Name of this cluster on the server. Empty: the server's default cluster."
+    )
+    server_token_file: Path | None = setting(
+        None, "File with the bearer token for the server; read for each request."
+    )
 
 
 @dataclass(frozen=True)
 class AlertSettings:
     """Where faults and repairs are reported."""
 
+    severity: str = setting(
+        "Degraded",
+        "Least severity of findings that are reported. Unhealthy: only GPUs that are taken out of service.",
+        choices=["Warning", "Degraded", "Unhealthy"],
+    )
     webhook: str = setting(
         "", "URL of a Slack-compatible webhook. Its path is usually a secret.", secret=True
     )

@@ -1,13 +1,14 @@
 """`/api/v1/gpu-aggregation/report` and `/waste`: usage of a month, and workloads that leave GPUs idle."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gpufleet.accounting.fault_costs import FaultCosts
 from gpufleet.accounting.report import (
     MAX_DAYS,
     Grouping,
@@ -44,6 +45,8 @@ from gpufleet.server.routes.params import ClusterName, PageNumber, PageSize, Tim
 from gpufleet.store import Store
 
 WASTE_DAYS = 7
+FaultsBetween = Callable[[float, float], FaultCosts]
+"""Returns what the faults of a cluster cost between two times."""
 
 
 class ReportParams(msgspec.Struct):
@@ -106,8 +109,9 @@ def report_routes(
     default_cluster: str,
     now: Callable[[], float] = time.time,
     currency_of: CurrencyOf = no_currency,
+    faults: Mapping[str, FaultsBetween] | None = None,
 ) -> list[Route]:
-    """Return the routes for reports and for the list of wasteful workloads."""
+    """Return the routes for reports and for the list of wasteful workloads; `faults` are those of clusters."""
 
     @get(f"{PREFIX}/report", scope="filtered", example=_REPORT, extra_media_types=("text/csv", "text/html"))
     async def usage_report(
@@ -133,6 +137,9 @@ def report_routes(
                 made,
                 series=await _series(store, cluster, period, grouping, groups[: query.series], namespaces),
             )
+        if namespaces is None and (costs := (faults or {}).get(cluster)) is not None:
+            start, end = period.start.timestamp(), min(period.end.timestamp(), now())
+            made = msgspec.structs.replace(made, faults=costs(start, max(start, end)))
         format = query.format or _format(context.accept)
         if format == "html":
             return Raw(render_report(made, namespaces).encode(), "text/html")
@@ -263,6 +270,15 @@ _REPORT = Report(
             share=25.0,
         ),
     ],
+    faults=FaultCosts(
+        faults=2,
+        lost_gpu_hours=12.5,
+        mean_hours_between_failures=5952.0,
+        mean_hours_to_repair=1.5,
+        by_cause={"xid-79": 12.0, "xid-48": 0.5},
+        by_node={"gpu-node-1": 12.5},
+        by_model={"NVIDIA_H200": 12.5},
+    ),
 )
 _WASTE = WasteRow(
     namespace="ml-training",

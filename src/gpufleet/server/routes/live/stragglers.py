@@ -1,4 +1,4 @@
-"""`/api/stragglers`: GPUs that are far slower than the other GPUs of their job."""
+"""`/api/stragglers`: GPUs and ranks that are far slower than the others of their job, and jobs that hang."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,19 +13,25 @@ from gpufleet.server.routes.params import ClusterParams
 
 
 class StragglerRow(msgspec.Struct, rename="camel"):
-    """A suspect GPU of a job; `rank` is the position of its pod in the job, by name."""
+    """A suspect GPU or rank of a job.
+
+    Ranks are numbered one per GPU, pods in the order of their names, as torchrun does. What is not known is null or empty.
+    """
 
     workload_uid: str
     workload: str
     namespace: str
     pod: str
-    rank: int
+    rank: int | None
     node: str
-    gpu: int
+    gpu: int | None
     quantity: str
+    """utilization, power, sm_clock, steps (far behind), reports (the rank stopped reporting), hang (all ranks did)."""
     value: float
     median: float
+    """Of the job."""
     since: datetime
+    message: str
 
 
 def straggler_routes(clusters: Clusters, watches: Mapping[str, StragglerWatch]) -> list[Route]:
@@ -33,7 +39,7 @@ def straggler_routes(clusters: Clusters, watches: Mapping[str, StragglerWatch]) 
 
     @get("/api/stragglers", scope="filtered", example=[_STRAGGLER])
     async def list_stragglers(query: ClusterParams, namespaces: Namespaces) -> list[StragglerRow]:
-        """GPUs whose utilization or power is far below that of the other GPUs of their job, for two minutes."""
+        """GPUs and ranks that are far slower than the others of their job for two minutes, and jobs that hang."""
         return [
             StragglerRow(
                 each.workload_uid,
@@ -43,10 +49,11 @@ def straggler_routes(clusters: Clusters, watches: Mapping[str, StragglerWatch]) 
                 each.rank,
                 each.node,
                 each.gpu,
-                each.quantity.value,
+                each.quantity,
                 round(each.value, 1),
                 round(each.median, 1),
                 datetime.fromtimestamp(int(each.since), UTC),
+                each.message,
             )
             for each in watches[clusters.synced(query.cluster).name].stragglers()
             if is_visible(namespaces, each.namespace)
@@ -60,11 +67,12 @@ _STRAGGLER = StragglerRow(
     "llama-70b",
     "ml",
     "llama-70b-3",
-    3,
+    29,
     "gpu-node-1",
     5,
     "power",
     210.0,
     640.5,
     datetime.fromisoformat("2026-01-01T10:00:00Z"),
+    "power 210 W, the median of its job is 640 W",
 )

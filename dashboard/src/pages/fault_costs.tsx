@@ -1,0 +1,85 @@
+// What faults cost: lost GPU hours by cause, node and model, and the costliest faults.
+import type { FaultCosts } from "../api/types";
+import { link } from "../state/route";
+import { NONE, count, decimal, shortModel } from "../ui/format";
+import { Card, When } from "../ui/components";
+import { Table } from "../ui/table";
+
+const MOST = 10;
+
+export function CostTables(props: { costs: FaultCosts }) {
+  const { costs } = props;
+  if (!costs.costliest.length) return null;
+  return (
+    <>
+      <div class="grid three">
+        <Hours title="By cause" hours={costs.byCause} total={costs.lostGpuHours} />
+        <Hours title="By node" hours={costs.byNode} total={costs.lostGpuHours} nodes />
+        <Hours title="By model" hours={costs.byModel} total={costs.lostGpuHours} />
+      </div>
+      <div class="grid">
+        <Card title="Costliest faults" note="last 30 days" flush>
+          <Table label="Costliest faults">
+            <thead>
+              <tr>
+                <th>Node</th>
+                <th>Cause</th>
+                <th>Model</th>
+                <th class="right">GPUs</th>
+                <th>From</th>
+                <th>Until</th>
+                <th class="right">Lost GPU hours</th>
+              </tr>
+            </thead>
+            <tbody>
+              {costs.costliest.slice(0, MOST).map((fault) => (
+                <tr key={`${fault.node} ${fault.opened}`}>
+                  <td class="name">
+                    <a href={link(["nodes", fault.node])}>{fault.node}</a>
+                  </td>
+                  <td>{fault.cause}</td>
+                  <td>{shortModel(fault.model) || NONE}</td>
+                  <td class="right">{count(fault.gpus)}</td>
+                  <td>
+                    <When at={Date.parse(fault.opened)} />
+                  </td>
+                  <td>{fault.closed ? <When at={Date.parse(fault.closed)} /> : "open"}</td>
+                  <td class="right">{decimal(fault.lostGpuHours)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </Table>
+        </Card>
+      </div>
+    </>
+  );
+}
+
+function Hours(props: {
+  title: string;
+  hours: Record<string, number>;
+  total: number;
+  nodes?: boolean;
+}) {
+  return (
+    <Card title={props.title} note="lost GPU hours, last 30 days" flush>
+      <table>
+        <tbody>
+          {Object.entries(props.hours)
+            .slice(0, MOST)
+            .map(([name, hours]) => (
+              <tr key={name}>
+                <td class="name">
+                  {props.nodes ? <a href={link(["nodes", name])}>{name}</a> : name || NONE}
+                </td>
+                <td class="right">{decimal(hours)}</td>
+                <td class="right muted">
+                  {props.total ? `${decimal((100 * hours) / props.total, 0)}%` : NONE}
+                </td>
+              </tr>
+            ))}
+        </tbody>
+      </table>
+    </Card>
+  );
+}
