@@ -216,27 +216,26 @@ class _Run:
         entries = self._ordered(now)
         for at, entry in enumerate(entries):
             unit = entry.unit
-            limited = self._limited(unit)
-            key = (unit.milli, unit.members, unit.models, self._hidden(entry, now) is NONE_HIDDEN)
-            if not limited and (entry is new or (unit.milli <= room and key not in refused)):
-                if self._try(entry, now):
+            fits, evicts = entry is new or unit.milli <= room, self._victims.any_for(unit)
+            if (fits or evicts) and not self._limited(unit):
+                if fits and self._try_once(entry, now, refused):
                     if reserved is not None and reserved.entry is entry:
                         room, reserved = _FOREVER, None  # others may use what was kept for it
                         refused.clear()
                     continue
-                refused.add(key)
-            if not limited and (found := self._evict(entry, now, refused)) is not None:
-                victims += found
-                continue
+                if evicts and (found := self._evict(entry, now, refused)) is not None:
+                    victims += found
+                    continue
             left.append(entry)
             if not self._state.backfill:
                 left += entries[at + 1 :]
                 break
-            if self._reservation is None and self._state.reservations and not limited:
+            if self._reservation is None and self._state.reservations and not self._limited(unit):
                 same = reserved is not None and reserved.entry is entry
                 self._reservation = reserved if same else self._reserve(entry, now)
         left += victims
-        left.sort(key=_order)
+        if victims or self._queues is not None:
+            left.sort(key=_order)
         self._waiting = left
         self._least = min((entry.unit.milli for entry in left), default=0)
         if victims:
@@ -269,6 +268,17 @@ class _Run:
         if declared is not None and made.needed_at is not None and now + declared <= made.needed_at:
             return NONE_HIDDEN
         return made.nodes
+
+    def _try_once(self, entry: _Entry, now: float, refused: set[object]) -> bool:
+        """Start a unit if it fits, unless an equal one was refused in this walk."""
+        unit = entry.unit
+        key = (unit.milli, unit.members, unit.models, self._hidden(entry, now) is NONE_HIDDEN)
+        if key in refused:
+            return False
+        if self._try(entry, now):
+            return True
+        refused.add(key)
+        return False
 
     def _try(self, entry: _Entry, now: float) -> bool:
         if self._limited(entry.unit):

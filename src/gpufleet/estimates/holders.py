@@ -51,6 +51,10 @@ class Holders:
         """Nodes with the units that are expected to end first."""
         self._gone: set[int] = set()
         self._added: dict[int, Holder] = {}
+        """Units started since, and those of the state that were looked at."""
+        self._next = len(running)
+        self.lowest: float = min(self._by_priority, default=float("inf"))
+        """No unit has a lower priority."""
         self._added_on: dict[int, list[int]] = {}
         self._added_by_priority: dict[int, list[int]] = {}
 
@@ -59,13 +63,16 @@ class Holders:
         twin = Holders.__new__(Holders)
         twin._running, twin._on, twin._by_priority = self._running, self._on, self._by_priority
         twin.soonest, twin._ends = self.soonest, ends
+        twin._next, twin.lowest = len(self._running), self.lowest
         twin._gone, twin._added, twin._added_on, twin._added_by_priority = set(), {}, {}, {}
         return twin
 
     def add(self, holder: Holder) -> int:
         """Add a unit that starts; return its number."""
-        number = len(self._running) + len(self._added)
+        number = self._next
+        self._next += 1
         self._added[number] = holder
+        self.lowest = min(self.lowest, holder.unit.priority)
         for node, _ in holder.places:
             self._added_on.setdefault(node, []).append(number)
         self._added_by_priority.setdefault(holder.unit.priority, []).append(number)
@@ -75,8 +82,8 @@ class Holders:
         """Return a unit that runs; None if it has ended."""
         if number in self._gone:
             return None
-        if number >= len(self._running):
-            return self._added.get(number)
+        if (known := self._added.get(number)) is not None or number >= len(self._running):
+            return known
         unit = self._running[number]
         waiting = WaitingUnit(
             f"running {number}",
@@ -88,7 +95,8 @@ class Holders:
             queue=unit.queue,
         )
         runtime = unit.elapsed + float(self._ends[number])
-        return Holder(waiting, unit.places, -unit.elapsed, runtime)
+        holder = self._added[number] = Holder(waiting, unit.places, -unit.elapsed, runtime)
+        return holder
 
     def remove(self, number: int) -> Holder | None:
         """Remove a unit; return None if it was removed before."""

@@ -25,10 +25,9 @@ class Victims:
 
     def any_for(self, unit: WaitingUnit) -> bool:
         """Return whether there may be something for a unit to evict."""
-        priorities = self._holders.priorities
-        if not self._state.preempt or not priorities:
+        if not self._state.preempt:
             return False
-        return unit.priority > priorities[0] or self._entitled(unit)
+        return unit.priority > self._holders.lowest or (self._queues is not None and self._entitled(unit))
 
     def find(self, unit: WaitingUnit) -> tuple[int, list[Victim]] | None:
         """Return a node and the units to evict there so that one member fits: as little as possible."""
