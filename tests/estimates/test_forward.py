@@ -60,10 +60,9 @@ def test_a_unit_of_higher_priority_evicts_the_youngest_of_lower_priority_at_once
 def test_later_arrivals_of_higher_priority_overtake_and_others_do_not() -> None:
     held, ends = [running(0)], [HOUR]
     alone = starts(held, ends, [unit("a"), unit("b")])
-    behind = {"arrivals": [unit("x")], "arrival_rates": [2 / HOUR]}
-    assert starts(held, ends, [unit("a"), unit("b")], **behind) == alone
-    ahead = {"arrivals": [unit("x", priority=5)], "arrival_rates": [0.2 / HOUR]}
-    overtaken = starts(held, ends, [unit("a"), unit("b")], **ahead)
+    waiting = [unit("a"), unit("b")]
+    assert starts(held, ends, waiting, arrivals=[unit("x")], arrival_rates=[2 / HOUR]) == alone
+    overtaken = starts(held, ends, waiting, arrivals=[unit("x", priority=5)], arrival_rates=[0.2 / HOUR])
     assert overtaken["b"] > alone["b"]
 
 

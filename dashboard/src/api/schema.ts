@@ -2079,6 +2079,7 @@ export interface components {
         QueuedUnit: {
             namespace: string;
             name: string;
+            claims: string[];
             estimate: components["schemas"]["StartEstimate"];
         };
         /**
@@ -6356,6 +6357,9 @@ export interface operations {
                      *           {
                      *             "namespace": "team-a",
                      *             "name": "team-a/train-0",
+                     *             "claims": [
+                     *               "train"
+                     *             ],
                      *             "estimate": {
                      *               "position": 3,
                      *               "waitsFor": "8 free H100 GPUs; 2 ahead of it in the queue",

@@ -689,6 +689,7 @@ class QueuedUnit(msgspec.Struct, kw_only=True):
 
     namespace: str
     name: str
+    claims: list[str]
     estimate: "StartEstimate"
 
 

@@ -17,7 +17,7 @@ from gpufleet.estimates.forward import ForwardRuns, Sampled
 from gpufleet.estimates.free_gpus import WHOLE
 from gpufleet.estimates.run_times import Job, RunTimes
 
-SAMPLES = 16
+SAMPLES = 12
 HORIZON_S = 14 * 86400.0
 """How far the queue is simulated; a unit that does not start by then has no estimate."""
 

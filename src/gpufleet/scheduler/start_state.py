@@ -88,8 +88,8 @@ def start_state_steps(
     running = []
     for at, (holder, allocation) in enumerate(list(ledger.cluster.allocations.items())):
         yield from _pause(at)
-        if (unit := _running(ledger, names, holder, allocation, now, namespaces)) is not None:
-            running.append(unit)
+        if (held := _running(ledger, names, holder, allocation, now, namespaces)) is not None:
+            running.append(held)
     found = yield from _units(ledger)
     by_key = {unit.key: unit for unit in sorted(found, key=lambda unit: unit.order)}
     waiting = [_waiting(unit, namespaces) for unit in by_key.values()]

@@ -24,7 +24,8 @@ async def server() -> AsyncIterator[TestServer]:
 
     app = web.Application()
     app.router.add_get(PATH, queue)
-    async with TestServer(app) as server:
+    server = TestServer(app)
+    async with server:
         yield server
 
 
