@@ -51,11 +51,11 @@ def measure() -> Iterable[Result]:
         yield Result("openb", 0, "", note="not measured: set GPUFLEET_OPENB to the folder of the trace")
 
 
-def generated(seed: int, scenario: Scenario, nodes: int = 16, days: float = 10.0) -> Judged:
+def generated(seed: int, scenario: Scenario, nodes: int = 16, days: float = 7.0) -> Judged:
     """Judge a generated load that fills its fleet at times."""
     load = generate.Load(days=days, load=0.9, mean_hours=2.0, workloads=60)
     units = generate.units(8 * nodes, load, seed)
-    return judge_simulated(generate.nodes(nodes), units, scenario, days * DAY, 300.0)
+    return judge_simulated(generate.nodes(nodes), units, scenario, days * DAY, 900.0)
 
 
 def demo(days: float = 14.0) -> Judged:

@@ -1,4 +1,7 @@
-"""`/api/queue*`: the units that wait for GPUs, in order, and when they are expected to start."""
+"""`/api/queue*`: the units that wait for GPUs, in order, and when they are expected to start.
+
+`/api/queues` is something else: the GpuQueue objects, with guarantees, shares and budgets.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -71,7 +74,10 @@ def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list
         example=QueuePage([QueuedUnit("team-a", "team-a/train-0", ["train"], _EXAMPLE)]),
     )
     async def list_queue(query: ClusterParams, namespaces: Namespaces) -> QueuePage:
-        """Units that wait for GPUs, in the order of the queue, and when each is expected to start."""
+        """Units that wait for GPUs, in the order of the queue, and when each is expected to start.
+
+        GpuQueue objects are in /api/queues.
+        """
         units = await starts_of(query.cluster).queue()
         return QueuePage(
             [
