@@ -697,7 +697,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * GpuQueues by name
+         * GpuQueues by name. The waiting units, in order, are in /api/queue
          * @description A caller who is limited to namespaces gets the queues of these, without other namespaces and messages.
          */
         get: operations["list_queues"];
@@ -855,7 +855,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Units that wait for GPUs, in the order of the queue, and when each is expected to start */
+        /**
+         * Units that wait for GPUs, in the order of the queue, and when each is expected to start
+         * @description GpuQueue objects are in /api/queues.
+         */
         get: operations["list_queue"];
         put?: never;
         post?: never;
