@@ -196,31 +196,29 @@ def judge_recorded(
 ) -> Judged:
     """Judge estimates on recorded units, each with its start and its nodes; `arrives` is when it was created."""
     judge = Judge(nodes)
+    ended, created, started = range(3)
     events = sorted(
         event
         for at, (unit, start, _) in enumerate(units)
-        for event in ((unit.arrives, 2, at), (start, 1, at), (start + unit.runtime, 0, at))
+        for event in ((unit.arrives, created, at), (start, started, at), (start + unit.runtime, ended, at))
     )
     waiting: dict[int, Unit] = {}
     running: dict[int, tuple[Unit, float, tuple[str, ...]]] = {}
     due = 0.0
     for number, (now, kind, at) in enumerate(events):
-        unit, start, _ = units[at]
-        if kind == 2 and start > now:
+        unit = units[at][0]
+        if kind == created:
             waiting[at] = unit
-        elif kind == 2:
-            judge.estimates.arrivals.observe(as_waiting(unit), now)
-        elif kind == 1:
-            waiting.pop(at, None)
+            if events[number + 1][:2] != (now, created) and now >= due:
+                due = now + every_s
+                judge.estimate(running.values(), list(waiting.values()), now)
+        elif kind == started:
+            del waiting[at]
             running[at] = units[at]
-            judge.started(unit, start)
+            judge.started(unit, now)
         else:
-            running.pop(at, None)
+            del running[at]
             judge.ended(unit, unit.runtime)
-        last = number + 1 == len(events) or events[number + 1][0] > now
-        if last and waiting and now >= due:
-            due = now + every_s
-            judge.estimate(running.values(), list(waiting.values()), now)
     return judge.judged
 
 

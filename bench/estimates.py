@@ -38,7 +38,7 @@ def measure() -> Iterable[Result]:
     yield from _large()
     for seed in SEEDS:
         yield from generated(seed, Scenario()).results(f"generated, seed {seed}")
-    shares = Scenario(weights=QUEUES, limits={"students": 48.0})
+    shares = Scenario(weights=QUEUES)
     for seed in SEEDS:
         yield from generated(seed, shares).results(f"generated, queues, seed {seed}")
     yield from demo().results("demo")

@@ -155,4 +155,4 @@ def _distribution(
     errors, started = errors[order], started[order]
     at_risk = np.arange(len(errors), 0, -1)
     part = 1.0 - np.cumprod(1.0 - started / at_risk)
-    return errors, part
+    return errors, np.asarray(part, np.float64)

@@ -22,12 +22,12 @@ from gpufleet.estimates.free_gpus import NONE_HIDDEN, FreeGpus, Places
 from gpufleet.estimates.holders import Holder, Holders
 from gpufleet.estimates.victims import Victims
 
-_MOST_EVENTS = 5_000
+_MOST_EVENTS = 3_000
 _MOST_PROBING = 2_000
 """Events after which probes alone do not keep a run going."""
 _PROBE_ALWAYS, _PROBE_EVERY = 50, 25
 """Probes are tried after each of the first events, then only now and then."""
-_CANDIDATES = 24
+_CANDIDATES = 8
 """Nodes per member that are compared for a reservation."""
 _FEW_NODES = 64
 """All nodes are compared in a fleet of this size."""
