@@ -23,7 +23,7 @@ from pathlib import Path
 import bench
 from bench.result import Result
 
-_NOT_BENCHMARKS = {"__main__", "result", "fake_kube_api", "fake_large_cluster"}
+_NOT_BENCHMARKS = {"__main__", "result", "fake_kube_api", "fake_large_cluster", "estimate_judges"}
 
 
 def main() -> int:

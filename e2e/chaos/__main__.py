@@ -3,6 +3,7 @@
 make chaos
 CHAOS_SECONDS=90 make chaos ARGS="--seed 7"
 make chaos ARGS="--delivery dra"
+make chaos ARGS="--queues"
 
 The run passes if no GPU was ever held twice (by the API server's audit log), no lease is left over, no hour is missing
 or wrong, all views count the same GPUs, no acknowledged write is lost, and everything is ready within a minute. Prints the faults and results and
@@ -24,6 +25,7 @@ from tests.shim.nvml import switched
 from e2e.chaos.checks import Checks
 from e2e.chaos.faults import Chaos, Proxies
 from e2e.chaos.load import Load
+from e2e.chaos.queues import Owners
 from e2e.cluster import Cluster, Unavailable, binaries
 from e2e.fakenodes import FakeNodes
 from e2e.node import resource_claims
@@ -50,6 +52,9 @@ def main() -> int:
         default="extender",
         help="how pods get their GPUs (default %(default)s)",
     )
+    parser.add_argument(
+        "--queues", action="store_true", help="with GpuQueues: a guarantee is lent and reclaimed all the time"
+    )
     arguments = parser.parse_args()
     seed = secrets.randbelow(10_000) if arguments.seed is None else arguments.seed
     try:
@@ -59,7 +64,7 @@ def main() -> int:
         return 1
     with Cluster(programs) as cluster, FakeNodes(cluster.admin) as nodes:
         try:
-            lines = run(cluster, nodes, arguments.seconds, seed, arguments.delivery)
+            lines = run(cluster, nodes, arguments.seconds, seed, arguments.delivery, queues=arguments.queues)
         finally:
             shutil.rmtree(KEPT_LOGS, ignore_errors=True)
             shutil.copytree(cluster.logs, KEPT_LOGS)
@@ -72,7 +77,7 @@ def main() -> int:
 
 
 def run(
-    cluster: Cluster, nodes: FakeNodes, seconds: float, seed: int, delivery: str
+    cluster: Cluster, nodes: FakeNodes, seconds: float, seed: int, delivery: str, *, queues: bool = False
 ) -> list[dict[str, object]]:
     """Do one run and return a line for each fault and check; lines are printed immediately."""
     _print_step(f"{seconds:g} s of chaos in mode {delivery}, seed {seed}")
@@ -88,9 +93,12 @@ def run(
                 resource_claims.publish_reported(cluster, *NODES, multiple=True)
             users = Users(cluster, nodes, "users")
             load, chaos = Load(system, users, seed), Chaos(system, proxies, seed)
-            checks = Checks(system, users, load, chaos, cluster.audit_size())
+            owners = Owners(cluster, nodes, "users", seed) if queues else None
+            checks = Checks(system, users, load, chaos, cluster.audit_size(), owners)
             load.prepare()
             load.start()
+            if owners is not None:
+                owners.start()
             _print_step("everything is running; starting faults")
             chaos.start()
             time.sleep(seconds)

@@ -11,6 +11,7 @@ from e2e.system import Observations, System, Users
 from e2e.system.users import pod
 
 RESOURCE = "gpu.scheduling/gpu"
+GPU_QUEUES = "/apis/gpu.scheduling/v1/gpuqueues"
 NODE = "node-b"
 ON_NODE: dict[str, Any] = {"selector": {"matchLabels": {"kubernetes.io/hostname": NODE}}}
 GPUS = 4
@@ -190,6 +191,32 @@ def test_a_pod_behind_kueues_gate_is_not_planned_and_holds_nothing(
     )
     allocated = users.running("gated")
     assert allocated[0].startswith(f"{NODE}:")
+
+
+def test_a_gpu_queue_stands_aside_where_kueue_has_a_local_queue(
+    team: Team, observations: Observations
+) -> None:
+    """Kueue admits three GPUs; the GpuQueue's limit of one does not count, and both say so."""
+    cluster, name = team.system.cluster, f"aside-{team.queue}"
+    spec = {"namespaces": [team.namespace], "limit": {"gpus": 1}}
+    body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuQueue", "metadata": {"name": name}, "spec": spec}
+    cluster.api.create(GPU_QUEUES, body)
+    try:
+
+        def stands_aside() -> Json | None:
+            conditions = cluster.api.get(f"{GPU_QUEUES}/{name}").get("status", {}).get("conditions", ())
+            found = (each for each in conditions if each["type"] == "QuotaApplies")
+            return next((each for each in found if each["status"] == "False"), None)
+
+        condition = cluster.wait_for("a condition of the GpuQueue", stands_aside)
+        assert (condition["reason"], team.namespace in condition["message"]) == ("Kueue", True)
+        observations.add("condition of the GpuQueue", condition["message"])
+        team.job("beyond", 3)
+        team.wait_running("beyond")
+        team.wait_bound("beyond")
+        assert len(team.system.leases()) == 3
+    finally:
+        cluster.api.delete(f"{GPU_QUEUES}/{name}")
 
 
 def _complete(cluster: Cluster, team: Team, job: str) -> bool:

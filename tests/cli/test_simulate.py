@@ -100,6 +100,14 @@ def test_a_generated_load_shows_its_waits_as_a_table(capsys: pytest.CaptureFixtu
     assert "BY QUEUE" in shown
 
 
+def test_every_seed_generates_a_load_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--generate", "2x8", "--since", "1d", "--seed", "1-2", "-o", "json", "--quiet"]
+    assert main(["simulate", *words]) == 0
+    first, second = json.loads(capsys.readouterr().out)["scenarios"]
+    assert (first["scenario"], second["scenario"]) == ("seed 1", "seed 2")
+    assert first["gpu_hours_by_queue"] != second["gpu_hours_by_queue"]
+
+
 @pytest.mark.parametrize("wrong", [["--trace", "x.csv"], []])
 def test_missing_input_is_named(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *wrong]) == 2

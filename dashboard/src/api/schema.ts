@@ -765,7 +765,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * GpuQueues by name
+         * GpuQueues by name. The waiting units, in order, are in /api/queue
          * @description A caller who is limited to namespaces gets the queues of these, without other namespaces and messages.
          */
         get: operations["list_queues"];
@@ -974,7 +974,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Units that wait for GPUs, in the order of the queue, and when each is expected to start */
+        /**
+         * Units that wait for GPUs, in the order of the queue, and when each is expected to start
+         * @description GpuQueue objects are in /api/queues.
+         */
         get: operations["list_queue"];
         put?: never;
         post?: never;
@@ -2427,6 +2430,7 @@ export interface components {
         QueuedUnit: {
             namespace: string;
             name: string;
+            claims: string[];
             estimate: components["schemas"]["StartEstimate"];
         };
         /**
@@ -7387,6 +7391,9 @@ export interface operations {
                      *           {
                      *             "namespace": "team-a",
                      *             "name": "team-a/train-0",
+                     *             "claims": [
+                     *               "train"
+                     *             ],
                      *             "estimate": {
                      *               "position": 3,
                      *               "waitsFor": "8 free H100 GPUs; 2 ahead of it in the queue",

@@ -21,10 +21,11 @@ from gpufleet.simulation.outcome import Outcome
 from gpufleet.simulation.page import page
 from gpufleet.simulation.scenario import DAY, RULES, Scenario
 from gpufleet.simulation.text_report import table
+from gpufleet.simulation.unit import Unit
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-LARGE = 2_000
-"""Nodes from which on units start only every half minute, unless --cycle is given."""
+CYCLES = ((10_000, 60.0), (2_000, 30.0))
+"""Seconds between planning cycles from so many nodes on, unless --cycle is given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cycle",
         type=span,
         metavar="SPAN",
-        help="time between planning cycles (default: 0, 30s for large fleets)",
+        help="time between planning cycles (default: 0; 30s from 2,000 nodes on, 60s from 10,000)",
     )
     group.add_argument("--html", type=Path, metavar="FILE", help="draw the comparison into an HTML page")
     group.add_argument("--quiet", action="store_true", help="show no progress")
@@ -141,9 +142,7 @@ def _input(
     if arguments.generate:
         number, gpus = arguments.generate
         fleet = generate.nodes(number, gpus)
-        load = generate.Load(days=arguments.since / DAY, load=min(arguments.load, 10.0))
-        units = generate.units(number * gpus, load, arguments.seed[0])
-        return Input(fleet, units, arguments.since), None
+        return Input(fleet, _generated(arguments, arguments.seed[0]), arguments.since), None
     if nodes is None:
         raise SettingsError("--trace needs --nodes")
     from gpufleet.cli.simulate import read_csv
@@ -152,6 +151,12 @@ def _input(
     units = read_csv(arguments.trace, read_timed_tasks)
     until = max((unit.leaves_at or unit.arrives + unit.runtime for unit in units), default=0.0)
     return Input(nodes, units, until), None
+
+
+def _generated(arguments: argparse.Namespace, seed: int) -> list[Unit]:
+    number, gpus = arguments.generate
+    load = generate.Load(days=arguments.since / DAY, load=min(arguments.load, 10.0))
+    return generate.units(number * gpus, load, seed)
 
 
 async def _read_ledger(settings: Settings, cluster: str, since: float) -> Recorded:
@@ -170,7 +175,12 @@ async def _read_ledger(settings: Settings, cluster: str, since: float) -> Record
 
 def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, Input]]:
     runs = []
-    cycle = arguments.cycle if arguments.cycle is not None else 30.0 if len(given.nodes) >= LARGE else 0.0
+    cycle = arguments.cycle
+    if cycle is None:
+        cycle = next((seconds for least, seconds in CYCLES if len(given.nodes) >= least), 0.0)
+    loads = {arguments.seed[0]: given.units}
+    if arguments.generate:
+        loads |= {seed: _generated(arguments, seed) for seed in arguments.seed[1:]}
     choices = (arguments.rules, arguments.policy, arguments.scale_nodes, arguments.seed)
     for rules, policy, scale, seed in product(*choices):
         parts = (rules, policy, f"{scale:g}x nodes", f"seed {seed}")
@@ -193,7 +203,7 @@ def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, I
         nodes = [*scaled_nodes(given.nodes, scale), *_more(arguments.add_nodes)]
         names = {node.name for node in nodes}
         absences = [each for each in given.absences if each[0] in names]
-        runs.append((scenario, Input(nodes, given.units, given.until, absences)))
+        runs.append((scenario, Input(nodes, loads.get(seed, given.units), given.until, absences)))
     return runs
 
 

@@ -230,7 +230,7 @@ def estimate_start(
 
 
 def list_queues(*, cluster: str | None = None) -> Call[types.QueueList]:
-    """GpuQueues by name."""
+    """GpuQueues by name. The waiting units, in order, are in /api/queue."""
     return Call("/api/queues", {}, {"cluster": cluster}, types.QueueList)
 
 

@@ -799,6 +799,7 @@ class QueuedUnit(msgspec.Struct, kw_only=True):
 
     namespace: str
     name: str
+    claims: list[str]
     estimate: "StartEstimate"
 
 

@@ -2,12 +2,13 @@
 
 An estimate is a median wait and a spread in the logarithm. When a unit starts, its error in units of the spread is
 kept. The interval of the next estimate takes the 5th and the 95th percentile of these errors (split conformal
-prediction), so that 90% of the starts are inside, whatever the simulation got wrong, as long as the fleet behaves
-tomorrow as it did lately. Units that wait longer than their interval count before they start.
+prediction). Two things would make it too narrow. Units with long waits are still waiting when others, estimated at the
+same time, have started: their errors so far count as lower bounds (Kaplan-Meier estimator). And a queue that
+grows makes other errors than before: when more starts than 10% are outside of their intervals, later intervals take
+percentiles further out, and the other way round (adaptive conformal inference, Gibbs and Candès 2021).
 """
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +16,20 @@ import numpy as np
 OFFSET_S = 60.0
 """Added to waits before their logarithm is taken: a minute more or less matters little."""
 KEPT = 600
+"""Estimates that are compared, the latest."""
 FEWEST = 40
-"""Errors from which on they are used."""
+"""Starts from which on they are used."""
+OUTSIDE = 0.1
+"""The part of the starts that may be outside of the interval."""
+STEP = 0.02
+"""How far one start moves the percentiles of the interval."""
+_MOST_OUTSIDE, _LEAST_OUTSIDE = 0.3, 0.004
 _DEFAULT = (-0.75, 0.0, 0.75)
 _LEAST_SPREAD = 0.35
+_TIE = 1e-6
+
+Errors = tuple[float, float, float]
+"""At the low end of the interval, in the middle, and at the high end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,42 +57,102 @@ class Raw:
         )
 
 
+@dataclass(slots=True)
+class _Made:
+    """An estimate that was made at `then` with these ends; `error` is known once the unit has started."""
+
+    raw: Raw
+    then: float
+    low: float
+    high: float
+    error: float | None = None
+    counted: bool = False
+    """Whether it has moved the percentiles."""
+
+
 class Calibration:
-    """The errors of the last estimates, and the estimates of units that still wait."""
+    """The latest estimates, of units that have started and of those that still wait."""
 
     def __init__(self) -> None:
-        self._errors: deque[float] = deque(maxlen=KEPT)
-        self._open: dict[str, tuple[Raw, float]] = {}
-        self._quantiles: tuple[float, float, float] | None = None
+        self._made: dict[str, _Made] = {}
+        self._known = 0
+        self._outside = OUTSIDE
+        self._quantiles: tuple[float, Errors] | None = None
 
     def estimated(self, key: str, raw: Raw, now: float) -> None:
         """Remember the first estimate of a unit."""
-        if key not in self._open and len(self._open) < 50_000:
-            self._open[key] = (raw, now)
+        if key in self._made:
+            return
+        low, _, high = self.quantiles(now)
+        self._made[key] = _Made(raw, now, raw.at(low), raw.at(high))
+        if len(self._made) > KEPT:
+            oldest = self._made.pop(next(iter(self._made)))
+            self._known -= oldest.error is not None
 
     def started(self, key: str, now: float) -> None:
         """Compare the estimate of a unit with its start."""
-        if (known := self._open.pop(key, None)) is not None:
-            raw, then = known
-            self._errors.append(raw.error(max(now - then, 0.0)))
-            self._quantiles = None
+        made = self._made.get(key)
+        if made is None or made.error is not None:
+            return
+        wait = max(now - made.then, 0.0)
+        made.error = made.raw.error(wait)
+        self._known += 1
+        self._count(made, made.low - 1.0 <= wait <= made.high + 1.0)
+        self._quantiles = None
 
     def left(self, key: str) -> None:
         """Forget a unit that was deleted before it started."""
-        self._open.pop(key, None)
+        made = self._made.get(key)
+        if made is not None and made.error is None:
+            del self._made[key]
 
-    def quantiles(self, now: float) -> tuple[float, float, float]:
-        """Return the errors at 5, 50 and 95%."""
-        if self._quantiles is None:
-            late = [raw.error(now - then) for raw, then in self._open.values() if now > then]
-            if len(self._errors) < FEWEST:
-                self._quantiles = _DEFAULT
-            else:
-                high = float(np.quantile(self._errors, 0.95))
-                errors = [*self._errors, *(each for each in late if each > high)]
-                low, median = np.quantile(errors, (0.05, 0.5))
-                # Where many waits are equal, such as 0, less than 5% are below: the rest is above.
-                below = float(np.mean(np.asarray(errors) < low))
-                high = float(np.quantile(errors, min(below + 0.9, 1.0)))
-                self._quantiles = float(low), float(median), high
-        return self._quantiles
+    def quantiles(self, now: float) -> Errors:
+        """Return the errors at the ends of the interval and in its middle."""
+        if self._quantiles is None or self._quantiles[0] != now:
+            for made in self._made.values():
+                if made.error is None and now - made.then > made.high + 1.0:
+                    self._count(made, inside=False)  # it starts too late, whenever that is
+            self._quantiles = now, self._compute(now)
+        return self._quantiles[1]
+
+    def _count(self, made: _Made, inside: bool) -> None:
+        if not made.counted and self._known >= FEWEST:
+            moved = self._outside + STEP * (OUTSIDE - (not inside))
+            self._outside = min(max(moved, _LEAST_OUTSIDE), _MOST_OUTSIDE)
+        made.counted = True
+
+    def _compute(self, now: float) -> Errors:
+        if self._known < FEWEST:
+            return _DEFAULT
+        errors = np.array(
+            [
+                made.error if made.error is not None else made.raw.error(max(now - made.then, 0.0))
+                for made in self._made.values()
+            ]
+        )
+        started = np.array([made.error is not None for made in self._made.values()])
+        values, part = _distribution(errors, started)
+
+        def at(level: float) -> float:
+            return float(values[min(int(np.searchsorted(part, level - _TIE)), len(values) - 1)])
+
+        low = at(self._outside / 2)
+        # Where many waits are equal, such as 0, less than 5% are below: the rest is above.
+        first = int(np.searchsorted(values, low - _TIE))
+        below = float(part[first - 1]) if first else 0.0
+        return low, at(0.5), at(min(below + 1.0 - self._outside, 1.0))
+
+
+def _distribution(
+    errors: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]",
+    started: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]",
+) -> "tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], np.ndarray[tuple[int, ...], np.dtype[np.float64]]]":
+    """Return errors in order and the part of all units at or below each; units that wait have at least theirs.
+
+    This is the Kaplan-Meier estimator.
+    """
+    order = np.lexsort((~started, errors))
+    errors, started = errors[order], started[order]
+    at_risk = np.arange(len(errors), 0, -1)
+    part = 1.0 - np.cumprod(1.0 - started / at_risk)
+    return errors, np.asarray(part, np.float64)

@@ -1,9 +1,36 @@
 """The fleet and its queue at one moment, as the estimate sees them: free GPUs per node, ends, units in order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gpufleet.estimates.run_times import Job
+
+Rank = tuple[float, ...]
+Used = Mapping[str, Mapping[str, int]]
+"""Thousandths of GPUs that each queue has, by model."""
+
+
+class QueueOrder(Protocol):
+    """The order between GpuQueues, their limits and guarantees, while a simulation runs forward."""
+
+    def copy(self) -> "QueueOrder":
+        """Return an independent copy for one run."""
+
+    def advance(self, used: Used, seconds: float) -> None:
+        """Count the use of the next `seconds`."""
+
+    def ranks(self, used: Used, waiting: Mapping[str, Sequence[tuple[str, int]]]) -> Mapping[str, Rank]:
+        """Return the rank of each waiting unit, given as key and thousandths by queue in the queue's own order."""
+
+    def limited(self, queue: str, used: Used, milli: int) -> bool:
+        """Return whether a queue may not have so many more GPUs."""
+
+    def entitled(self, queue: str, used: Used, milli: int) -> bool:
+        """Return whether so many more GPUs are inside the guarantee of a queue."""
+
+    def borrows(self, queue: str, used: Used) -> bool:
+        """Return whether a queue has more GPUs than its guarantee."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +41,9 @@ class RunningUnit:
     elapsed: float
     places: tuple[tuple[int, int], ...]
     priority: int = 0
+    queue: str = ""
+    models: frozenset[str] = frozenset()
+    """The models that it accepts, if it is evicted and waits again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +58,7 @@ class WaitingUnit:
     priority: int = 0
     waits_for: str = ""
     """Something else than GPUs that it waits for; it is not simulated then."""
+    queue: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +72,10 @@ class FleetState:
     waiting: Sequence[WaitingUnit]
     arrivals: Sequence[WaitingUnit] = field(default_factory=tuple)
     """Units that arrived lately, from which later arrivals are drawn."""
-    arrivals_per_s: float = 0.0
+    arrival_rates: Sequence[float] = field(default_factory=tuple)
+    """Arrivals per second in each hour from now; after the last one they begin again."""
+    order: QueueOrder | None = None
+    """The order between queues; without it units go by priority, then by age."""
     backfill: bool = True
     reservations: bool = True
+    preempt: bool = True

@@ -1,27 +1,43 @@
 """Simulate a queue forward once, with sampled ends, on the free GPUs of each node.
 
-It follows the order and the rules of the planner (priority, then age; the first unit that does not fit gets a
-reservation; a unit with a declared run time is backfilled) but counts GPUs per node instead of choosing them. So
-one run over a large fleet takes milliseconds. Units that may still arrive are drawn from those of the last time.
+It follows the order and the rules of the planner (priority, then age, or the order between GpuQueues; the first unit
+that does not fit gets a reservation; a unit with a declared run time is backfilled; units of higher priority, and units
+inside a guarantee, evict others) but counts GPUs per node instead of choosing them. Units that may still arrive are
+drawn from those of the last time. After an end only units that the freed nodes could take are tried again, so one run
+over a large fleet takes milliseconds.
 """
 
 import random
 from bisect import insort
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
-from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
+import numpy as np
+from numpy.typing import NDArray
 
-WHOLE = 1000
-_MOST_EVENTS = 5_000
+from gpufleet.estimates.fleet_state import FleetState, Rank, WaitingUnit
+from gpufleet.estimates.free_gpus import NONE_HIDDEN, FreeGpus, Places
+from gpufleet.estimates.holders import Holder, Holders
+from gpufleet.estimates.victims import Victims
+
+_MOST_EVENTS = 3_000
 _MOST_PROBING = 2_000
 """Events after which probes alone do not keep a run going."""
 _PROBE_ALWAYS, _PROBE_EVERY = 50, 25
 """Probes are tried after each of the first events, then only now and then."""
-_CANDIDATES = 24
-"""Nodes that are compared for a reservation."""
-_TRIES = 16
+_CANDIDATES = 8
+"""Nodes per member that are compared for a reservation."""
+_FEW_NODES = 64
+"""All nodes are compared in a fleet of this size."""
+_RANK_S = 60.0
+"""Seconds after which the order between queues is computed again, times one for every 20 waiting units."""
+_HOUR = 3600.0
+_FOREVER = float("inf")
+
+Order = tuple[int, float, int]
+"""Negative priority, arrival and number."""
 
 
 @dataclass(frozen=True)
@@ -33,216 +49,336 @@ class Forward:
     until: float
 
 
-Entry = tuple[int, float, int, WaitingUnit, float]
-"""Negative priority, arrival, number, unit and run time."""
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What one run assumes: remaining run times of running units, run times of waiting and of arriving ones."""
+
+    ends: NDArray[np.float64]
+    waiting: Sequence[float]
+    arriving: Sequence[float]
 
 
-def forward(
-    state: FleetState,
-    ends: Sequence[float],
-    runtimes: Sequence[float],
-    arriving_runtimes: Sequence[float],
-    probes: Sequence[WaitingUnit],
-    rng: random.Random,
-    horizon: float,
-) -> Forward:
-    """Run once: `ends` of running units, `runtimes` of waiting ones and of those that arrive later."""
-    return _Run(state, ends, runtimes, arriving_runtimes, probes, rng, horizon).run()
+@dataclass(eq=False, slots=True)
+class _Entry:
+    order: Order
+    unit: WaitingUnit
+    runtime: float
+    key: str
+
+
+@dataclass(slots=True)
+class _Reservation:
+    entry: _Entry
+    nodes: dict[int, int]
+    needed_at: float | None
+    """When the GPUs are needed; None if a unit on them declares no run time."""
+
+
+class ForwardRuns:
+    """Runs over one state; what the runs have in common is prepared once."""
+
+    def __init__(self, state: FleetState, probes: Sequence[WaitingUnit], horizon: float) -> None:
+        self._state, self._probes, self._horizon = state, probes, horizon
+        self._free = FreeGpus(state.free, state.models)
+        self._holders = Holders(state.running)
+
+    def run(self, sampled: Sampled, rng: random.Random) -> Forward:
+        """Run once."""
+        run = _Run(self._state, self._free.copy(), self._holders.copy(sampled.ends), sampled, rng)
+        return run.run(self._probes, self._horizon)
 
 
 class _Run:
     def __init__(
-        self,
-        state: FleetState,
-        ends: Sequence[float],
-        runtimes: Sequence[float],
-        arriving_runtimes: Sequence[float],
-        probes: Sequence[WaitingUnit],
-        rng: random.Random,
-        horizon: float,
+        self, state: FleetState, free: FreeGpus, holders: Holders, sampled: Sampled, rng: random.Random
     ) -> None:
-        self._state = state
-        self._rng = rng
-        self._free = list(state.free)
-        self._pools: dict[str, list[dict[int, None]]] = {}
-        for node, model in enumerate(state.models):
-            self._pools.setdefault(model, [])
-            self._bucket(model, self._free[node] // WHOLE)[node] = None
-        self._events: list[tuple[float, int, tuple[tuple[int, int], ...]]] = [
-            (end, at, state.running[at].places) for at, end in enumerate(ends) if end <= horizon
+        self._state, self._free, self._holders, self._rng = state, free, holders, rng
+        self._arriving = sampled.arriving
+        order = np.argsort(sampled.ends, kind="stable")
+        self._first_ends: Iterator[int] = iter(order.tolist())
+        self._ends = sampled.ends
+        self._next_first = next(self._first_ends, -1)
+        self._later: list[tuple[float, int]] = []
+        self._waiting: list[_Entry] = [
+            _Entry((-unit.priority, -1.0, at), unit, sampled.waiting[at], unit.key)
+            for at, unit in enumerate(state.waiting)
+            if not unit.waits_for
         ]
-        heapify(self._events)
-        self._holders: dict[int, list[tuple[float, int]]] | None = None
-        self._ends = ends
-        self._waiting: list[Entry] = [
-            (-unit.priority, -1.0, at, unit, runtimes[at]) for at, unit in enumerate(state.waiting)
-        ]
-        self._arriving_runtimes = arriving_runtimes
-        self._next = len(state.running) + len(self._waiting)
+        self._waiting.sort(key=_order)
+        self._number = len(state.waiting)
+        self._open = {entry.key for entry in self._waiting}
         self._starts: dict[str, float] = {}
-        self._open = {unit.key for unit in state.waiting if not unit.waits_for}
-        self._probes = {probe.key: probe for probe in probes}
-        self._probed: dict[str, float] = {}
-        self._reserved: dict[int, None] = {}
-        self._walks = 0
-        self._reservation: tuple[int, dict[int, None]] | None = None
-        self._horizon = horizon
+        self._reservation: _Reservation | None = None
+        self._queues = state.order.copy() if state.order is not None else None
+        self._used: dict[str, Counter[str]] = {}
+        if self._queues is not None:
+            for unit in state.running:
+                self._count(unit.queue, unit.places, 1)
+        self._victims = Victims(state, free, holders, self._queues, self._used)
+        self._ranks: Mapping[str, Rank] = {}
+        self._rank_due = 0.0
+        self._counted_to = 0.0
+        self._least = 0
 
-    def run(self) -> Forward:
-        now, handled = 0.0, 0
-        rate = self._state.arrivals_per_s if self._state.arrivals else 0.0
-        arrival = self._rng.expovariate(rate) if rate else float("inf")
-        self._walk(0.0)
-        while handled < _MOST_EVENTS and (self._open or (self._probes and handled < _MOST_PROBING)):
-            end = self._events[0][0] if self._events else float("inf")
-            now = min(end, arrival)
-            if now > self._horizon:
+    def run(self, probes: Sequence[WaitingUnit], horizon: float) -> Forward:
+        """Handle events until all units have started."""
+        now, handled, left, probed = 0.0, 0, list(probes), dict[str, float]()
+        arrival = self._next_arrival(0.0)
+        self._walk(0.0, _FOREVER)
+        while True:
+            if left and (handled < _PROBE_ALWAYS or handled % _PROBE_EVERY == 0):
+                hidden = self._reservation.nodes if self._reservation is not None else NONE_HIDDEN
+                for probe in [probe for probe in left if self._free.fits(probe, hidden)]:
+                    left.remove(probe)
+                    probed[probe.key] = now
+            if handled >= _MOST_EVENTS or not (self._open or (left and handled < _MOST_PROBING)):
                 break
+            end = self._next_end()
+            if min(end, arrival) > horizon:
+                now = horizon
+                break
+            now = min(end, arrival)
             handled += 1
+            if self._queues is not None:
+                self._queues.advance(self._used, now - self._counted_to)
+                self._counted_to = now
             if arrival <= end:
                 self._arrive(now)
-                arrival = now + self._rng.expovariate(rate)
+                arrival = self._next_arrival(now)
             else:
-                while self._events and self._events[0][0] <= now:
-                    for node, milli in heappop(self._events)[2]:
-                        self._change(node, milli)
-            self._walk(now)
-        return Forward(self._starts, self._probed, min(now, self._horizon))
+                freed = self._end_units(now)
+                self._walk(now, max((self._free.free[node] for node in freed), default=0))
+        return Forward(self._starts, probed, now)
+
+    # -- events ----------------------------------------------------------------------------
+
+    def _next_end(self) -> float:
+        first = float(self._ends[self._next_first]) if self._next_first >= 0 else _FOREVER
+        return min(first, self._later[0][0] if self._later else _FOREVER)
+
+    def _end_units(self, now: float) -> list[int]:
+        """End the units whose time has come; return the nodes with more free GPUs."""
+        freed: list[int] = []
+        while self._next_first >= 0 and self._ends[self._next_first] <= now:
+            freed += self._end(self._next_first)
+            self._next_first = next(self._first_ends, -1)
+        while self._later and self._later[0][0] <= now:
+            freed += self._end(heappop(self._later)[1])
+        return freed
+
+    def _end(self, number: int) -> list[int]:
+        holder = self._holders.remove(number)
+        if holder is None:  # evicted before
+            return []
+        self._free.release(holder.places)
+        self._count(holder.unit.queue, holder.places, -1)
+        return [node for node, _ in holder.places]
+
+    def _next_arrival(self, now: float) -> float:
+        """Return the next arrival of a Poisson process whose rate changes every hour (by thinning)."""
+        rates = self._state.arrival_rates
+        highest = max(rates, default=0.0)
+        if highest <= 0.0 or not self._state.arrivals:
+            return _FOREVER
+        at = now
+        while True:
+            at += self._rng.expovariate(highest)
+            if self._rng.random() * highest <= rates[int(at // _HOUR) % len(rates)]:
+                return at
 
     def _arrive(self, now: float) -> None:
+        """Add a unit to the queue, and start it if it fits; no other unit fits better than before."""
         at = self._rng.randrange(len(self._state.arrivals))
         unit = self._state.arrivals[at]
-        self._next += 1
-        insort(
-            self._waiting, (-unit.priority, now, self._next, unit, self._arriving_runtimes[at]), key=_order
+        self._number += 1
+        entry = _Entry((-unit.priority, now, self._number), unit, self._arriving[at], f"later {self._number}")
+        reserved = self._reservation
+        overtakes = (
+            self._queues is None and reserved is not None and entry.order < reserved.entry.order
+        ) or self._victims.any_for(entry.unit)
+        if not overtakes and (self._state.backfill or not self._waiting) and self._try(entry, now):
+            return
+        insort(self._waiting, entry, key=_order)
+        self._least = min(self._least, unit.milli)
+        if overtakes:
+            self._walk(now, 0, entry)
+
+    # -- the queue -------------------------------------------------------------------------
+
+    def _walk(self, now: float, room: float, new: _Entry | None = None) -> None:
+        """Start what fits, in order: `new`, and units whose pods are not larger than the room that became free."""
+        if new is None and room < self._least:
+            return
+        reserved, self._reservation = self._reservation, None
+        left: list[_Entry] = []
+        victims: list[_Entry] = []
+        refused: set[object] = set()
+        entries = self._ordered(now)
+        for at, entry in enumerate(entries):
+            unit = entry.unit
+            fits, evicts = entry is new or unit.milli <= room, self._victims.any_for(unit)
+            if (fits or evicts) and not self._limited(unit):
+                if fits and self._try_once(entry, now, refused):
+                    if reserved is not None and reserved.entry is entry:
+                        room, reserved = _FOREVER, None  # others may use what was kept for it
+                        refused.clear()
+                    continue
+                if evicts and (found := self._evict(entry, now, refused)) is not None:
+                    victims += found
+                    continue
+            left.append(entry)
+            if not self._state.backfill:
+                left += entries[at + 1 :]
+                break
+            if self._reservation is None and self._state.reservations and not self._limited(unit):
+                same = reserved is not None and reserved.entry is entry
+                self._reservation = reserved if same else self._reserve(entry, now)
+        left += victims
+        if victims or self._queues is not None:
+            left.sort(key=_order)
+        self._waiting = left
+        self._least = min((entry.unit.milli for entry in left), default=0)
+        if victims:
+            self._walk(now, _FOREVER)
+
+    def _ordered(self, now: float) -> list[_Entry]:
+        """Return the waiting units in order."""
+        if self._queues is None or not self._waiting:
+            return self._waiting
+        if now >= self._rank_due:
+            by_queue: dict[str, list[tuple[str, int]]] = {}
+            for entry in self._waiting:
+                unit = entry.unit
+                by_queue.setdefault(unit.queue, []).append((entry.key, unit.milli * unit.members))
+            self._ranks = self._queues.ranks(self._used, by_queue)
+            self._rank_due = now + _RANK_S * (1 + len(self._waiting) / 20)
+        ranks, behind = self._ranks, (_FOREVER,)
+        return sorted(self._waiting, key=lambda entry: (ranks.get(entry.key, behind), entry.order))
+
+    def _limited(self, unit: WaitingUnit) -> bool:
+        return self._queues is not None and self._queues.limited(
+            unit.queue, self._used, unit.milli * unit.members
         )
 
-    def _walk(self, now: float) -> None:
-        """Start what fits, in order."""
-        refused: dict[frozenset[str], int] = {}
-        started: list[int] = []
-        self._reserved.clear()
-        blocked = False
-        for at, (_, _, number, unit, runtime) in enumerate(self._waiting):
-            if unit.waits_for:
-                continue
-            least = refused.get(unit.models)
-            need = unit.milli * unit.members
-            if least is not None and need >= least and unit.milli >= min(least, WHOLE):
-                continue
-            places = self._place(unit)
-            if places is None:
-                refused[unit.models] = min(need, least or need)
-                if not self._state.backfill:
-                    break
-                if not blocked and self._state.reservations:
-                    self._reserve(number, unit, now)
-                    blocked = True
-                if len(refused) == 1 and unit.models == frozenset() and need <= 100:
-                    break
-                continue
-            started.append(at)
-            heappush(self._events, (now + runtime, self._next + number, places))
-            if unit.key in self._open:
-                self._open.discard(unit.key)
-                self._starts[unit.key] = now
-        for at in reversed(started):
-            del self._waiting[at]
-        self._walks += 1
-        if self._walks < _PROBE_ALWAYS or self._walks % _PROBE_EVERY == 0:
-            for key in [key for key, probe in self._probes.items() if self._would_fit(probe)]:
-                del self._probes[key]
-                self._probed[key] = now
+    def _hidden(self, entry: _Entry, now: float) -> Mapping[int, int]:
+        """Return the reserved GPUs that a unit may not use."""
+        made, declared = self._reservation, entry.unit.job.declared
+        if made is None or made.entry is entry:
+            return NONE_HIDDEN
+        if declared is not None and made.needed_at is not None and now + declared <= made.needed_at:
+            return NONE_HIDDEN
+        return made.nodes
 
-    def _place(self, unit: WaitingUnit) -> tuple[tuple[int, int], ...] | None:
-        """Take GPUs for all members, each on the fullest node that fits; None and nothing if one does not fit."""
-        taken: list[tuple[int, int]] = []
-        for _ in range(unit.members):
-            node = self._find(unit)
-            if node is None:
-                for back, milli in taken:
-                    self._change(back, milli)
-                return None
-            self._change(node, -unit.milli)
-            taken.append((node, unit.milli))
-        return tuple(taken)
+    def _try_once(self, entry: _Entry, now: float, refused: set[object]) -> bool:
+        """Start a unit if it fits, unless an equal one was refused in this walk."""
+        unit = entry.unit
+        key = (unit.milli, unit.members, unit.models, self._hidden(entry, now) is NONE_HIDDEN)
+        if key in refused:
+            return False
+        if self._try(entry, now):
+            return True
+        refused.add(key)
+        return False
 
-    def _would_fit(self, probe: WaitingUnit) -> bool:
-        places = self._place(probe)
+    def _try(self, entry: _Entry, now: float) -> bool:
+        if self._limited(entry.unit):
+            return False
+        places = self._free.place(entry.unit, self._hidden(entry, now))
         if places is None:
             return False
-        for node, milli in places:
-            self._change(node, milli)
+        self._start(entry, places, now)
         return True
 
-    def _find(self, unit: WaitingUnit) -> int | None:
-        need = unit.milli
-        for model, buckets in self._pools.items():
-            if unit.models and model not in unit.models:
-                continue
-            for bucket in buckets[need // WHOLE :]:
-                for tries, node in enumerate(bucket):
-                    if self._free[node] >= need and node not in self._reserved:
-                        return node
-                    if tries >= _TRIES and need >= WHOLE and not self._reserved:
-                        break
-        return None
+    def _start(self, entry: _Entry, places: Places, now: float) -> None:
+        self._count(entry.unit.queue, places, 1)
+        number = self._holders.add(Holder(entry.unit, places, now, entry.runtime))
+        heappush(self._later, (now + entry.runtime, number))
+        if entry.key in self._open:
+            self._open.discard(entry.key)
+            self._starts[entry.key] = now
 
-    def _reserve(self, number: int, unit: WaitingUnit, now: float) -> None:
+    def _count(self, queue: str, places: Places, sign: int) -> None:
+        if self._queues is not None:
+            used = self._used.setdefault(queue, Counter())
+            for node, milli in places:
+                used[self._state.models[node]] += sign * milli
+
+    # -- reservations and evictions --------------------------------------------------------
+
+    def _reserve(self, entry: _Entry, now: float) -> _Reservation | None:
         """Keep the nodes that are expected to be free first for a unit, until it starts."""
-        if self._reservation is not None and self._reservation[0] == number:
-            self._reserved.update(self._reservation[1])
-            return
-        found: list[tuple[float, int]] = []
-        for model, buckets in self._pools.items():
-            if unit.models and model not in unit.models:
-                continue
-            for bucket in reversed(buckets):
-                for node in bucket:
-                    if self._state.capacity[node] >= unit.milli:
-                        found.append((self._drained(node, unit.milli, now), node))
-                    if len(found) >= _CANDIDATES * unit.members:
-                        break
-        found.sort()
-        nodes = dict.fromkeys(node for _, node in found[: unit.members])
-        self._reservation = number, nodes
-        self._reserved.update(nodes)
+        unit, capacity = entry.unit, self._state.capacity
+        if len(capacity) <= _FEW_NODES:
+            nodes: Sequence[int] = range(len(capacity))
+        else:
+            most = _CANDIDATES * unit.members
+            nodes = list(dict.fromkeys((*self._free.emptiest(unit, most), *self._holders.soonest[:most])))
+        found: list[tuple[float, int, bool]] = []
+        for node in nodes:
+            if capacity[node] >= unit.milli and (not unit.models or self._state.models[node] in unit.models):
+                at, known = self._drained(node, unit.milli, now)
+                found.append((at, node, known))
+        chosen = sorted(found)[: unit.members]
+        if len(chosen) < unit.members or chosen[-1][0] == _FOREVER:
+            return None
+        needed_at = max(at for at, _, _ in chosen) if all(known for *_, known in chosen) else None
+        return _Reservation(entry, {node: unit.milli for _, node, _ in chosen}, needed_at)
 
-    def _drained(self, node: int, milli: int, now: float) -> float:
-        """Return when a node is expected to have so much free, from the run times of its holders so far."""
-        if self._holders is None:
-            self._holders = {}
-            for unit in self._state.running:
-                expected = (
-                    max(unit.elapsed, 60.0) if unit.job.declared is None else unit.job.declared - unit.elapsed
-                )
-                for place, held in unit.places:
-                    self._holders.setdefault(place, []).append((expected, held))
-            for holders in self._holders.values():
-                holders.sort()
-        free = self._free[node]
-        for expected, held in self._holders.get(node, ()):
+    def _drained(self, node: int, milli: int, now: float) -> tuple[float, bool]:
+        """Return when a node is expected to have so much free, and whether all units on it declare their ends."""
+        free, known = self._free.free[node], True
+        ends = sorted(
+            (holder.expected_end(now), held, holder.unit.job.declared is not None)
+            for _, holder in self._holders.on(node)
+            if not holder.unit.job.service
+            for place, held in holder.places
+            if place == node
+        )
+        at = now
+        for end, held, declared in ends:
             if free >= milli:
-                return 0.0
-            free += held
-            if free >= milli:
-                return expected
-        return float("inf") if free < milli else 0.0
+                break
+            free, at, known = free + held, end, known and declared
+        return (at, known) if free >= milli else (_FOREVER, False)
 
-    def _change(self, node: int, milli: int) -> None:
-        before = self._free[node]
-        self._free[node] = after = before + milli
-        if before // WHOLE != after // WHOLE:
-            model = self._state.models[node]
-            del self._pools[model][before // WHOLE][node]
-            self._bucket(model, after // WHOLE)[node] = None
+    def _evict(self, entry: _Entry, now: float, refused: set[object]) -> list[_Entry] | None:
+        """Start a unit on GPUs of units that it may evict; return these, or None if that does not help."""
+        unit = entry.unit
+        key = ("evict", unit.priority, unit.queue, unit.milli, unit.members, unit.models)
+        if key in refused or not self._victims.any_for(unit):
+            return None
+        hidden = self._hidden(entry, now)
+        taken: list[tuple[int, int]] = []
+        evicted: list[tuple[int, Holder]] = []
+        for _ in range(unit.members):
+            node = self._free.find(unit, hidden)
+            if node is None and (found := self._victims.find(unit)) is not None:
+                node, victims = found
+                for number, holder in victims:
+                    self._holders.remove(number)
+                    self._free.release(holder.places)
+                    self._count(holder.unit.queue, holder.places, -1)
+                    evicted.append((number, holder))
+            if node is None:
+                self._undo(taken, evicted)
+                refused.add(key)
+                return None
+            self._free.change(node, -unit.milli)
+            taken.append((node, unit.milli))
+        self._start(entry, tuple(taken), now)
+        return [self._waiting_again(number, holder) for number, holder in evicted]
 
-    def _bucket(self, model: str, whole: int) -> dict[int, None]:
-        buckets = self._pools[model]
-        while len(buckets) <= whole:
-            buckets.append({})
-        return buckets[whole]
+    def _undo(self, taken: list[tuple[int, int]], evicted: list[tuple[int, Holder]]) -> None:
+        self._free.release(tuple(taken))
+        for number, holder in evicted:
+            self._holders.restore(number)
+            self._free.release(tuple((node, -milli) for node, milli in holder.places))
+            self._count(holder.unit.queue, holder.places, 1)
+
+    def _waiting_again(self, number: int, holder: Holder) -> _Entry:
+        """Return an evicted unit as one that waits in its old place and runs from its beginning."""
+        return _Entry((-holder.unit.priority, -2.0, number), holder.unit, holder.runtime, f"evicted {number}")
 
 
-def _order(entry: Entry) -> tuple[int, float, int]:
-    return entry[:3]
+def _order(entry: _Entry) -> Order:
+    return entry.order

@@ -6,16 +6,18 @@ the background. `of` and `hypothetical` only look up its result, so they take we
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpufleet.estimates.calibration import Calibration, Raw
+from gpufleet.estimates.arrivals import Arrivals
+from gpufleet.estimates.calibration import Calibration, Errors, Raw
 from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
-from gpufleet.estimates.forward import WHOLE, forward
+from gpufleet.estimates.forward import ForwardRuns, Sampled
+from gpufleet.estimates.free_gpus import WHOLE
 from gpufleet.estimates.run_times import Job, RunTimes
 
-SAMPLES = 24
+SAMPLES = 12
 HORIZON_S = 14 * 86400.0
 """How far the queue is simulated; a unit that does not start by then has no estimate."""
 
@@ -34,67 +36,86 @@ class Estimate:
     latest: float | None = None
 
 
+@dataclass(frozen=True)
+class _Result:
+    """What the last refresh found."""
+
+    state: FleetState
+    now: float
+    raw: dict[str, Raw | None]
+    positions: dict[str, int]
+    probes: list[tuple[WaitingUnit, Raw | None]]
+    errors: Errors
+
+    def estimate(self, position: int, unit: WaitingUnit, raw: Raw | None, now: float) -> Estimate:
+        """Return the estimate with its interval, from `now` on."""
+        reason = unit.waits_for or _waits_for(position, unit)
+        if raw is None or unit.waits_for:
+            return Estimate(position, reason)
+        since = now - self.now
+        earliest, expected, latest = (max(raw.at(error) - since, 0.0) for error in self.errors)
+        return Estimate(position, reason, expected, earliest, latest)
+
+
 class StartEstimates:
     """Estimates for the queue of one fleet; keeps run times and errors of earlier estimates."""
 
     def __init__(self, samples: int = SAMPLES, seed: int = 0) -> None:
         self.run_times = RunTimes()
+        self.arrivals = Arrivals()
         self.calibration = Calibration()
         self._samples = samples
         self._rng = np.random.default_rng(seed)
         self._chance = random.Random(seed)  # noqa: S311 (a simulation, no secret)
-        self._state: FleetState | None = None
-        self._raw: dict[str, Raw | None] = {}
-        self._positions: dict[str, int] = {}
-        self._probes: list[tuple[WaitingUnit, Raw | None]] = []
-        self._now = 0.0
+        self._result: _Result | None = None
 
     def refresh(self, state: FleetState, now: float, *, probing: bool = True) -> None:
         """Simulate the queue forward; `now` is the time of the state. Hypothetical units need `probing`."""
-        self._state, self._now = state, now
+        if not state.arrivals:
+            state = replace(state, arrivals=self.arrivals.latest(), arrival_rates=self.arrivals.rates(now))
         probes = _probes(state) if probing else []
         ends = self._ends(state)
         waiting = self._runtimes(state.waiting)
         arriving = self._runtimes(state.arrivals)
+        prepared = ForwardRuns(state, probes, HORIZON_S)
         runs = [
-            forward(
-                state,
-                ends[:, at].tolist(),
-                waiting[:, at].tolist(),
-                arriving[:, at].tolist(),
-                probes,
-                self._chance,
-                HORIZON_S,
+            prepared.run(
+                Sampled(ends[:, at], waiting[:, at].tolist(), arriving[:, at].tolist()), self._chance
             )
             for at in range(self._samples)
         ]
-        self._raw = {
-            unit.key: _raw([run.starts.get(unit.key) for run in runs], [run.until for run in runs])
-            for unit in state.waiting
-        }
-        self._positions = {unit.key: at for at, unit in enumerate(state.waiting, 1)}
-        self._probes = [
-            (probe, _raw([run.probes.get(probe.key) for run in runs], [run.until for run in runs]))
-            for probe in probes
-        ]
-        for key, raw in self._raw.items():
-            if raw is not None:
-                self.calibration.estimated(key, raw, now)
+        until = [run.until for run in runs]
+        raw = {unit.key: _raw([run.starts.get(unit.key) for run in runs], until) for unit in state.waiting}
+        for key, found in raw.items():
+            if found is not None:
+                self.calibration.estimated(key, found, now)
+        # `of` may be called by another thread meanwhile: replace everything at once.
+        self._result = _Result(
+            state,
+            now,
+            raw,
+            {unit.key: at for at, unit in enumerate(state.waiting, 1)},
+            [(probe, _raw([run.probes.get(probe.key) for run in runs], until)) for probe in probes],
+            self.calibration.quantiles(now),
+        )
 
     def of(self, key: str, now: float) -> Estimate | None:
         """Return the estimate of a waiting unit; None if it was not in the queue at the last refresh."""
-        position = self._positions.get(key)
-        if position is None or self._state is None:
+        result = self._result
+        position = result.positions.get(key) if result is not None else None
+        if position is None or result is None:
             return None
-        return self._estimate(position, self._state.waiting[position - 1], self._raw[key], now)
+        return result.estimate(position, result.state.waiting[position - 1], result.raw[key], now)
 
     def hypothetical(self, unit: WaitingUnit, now: float) -> Estimate:
         """Return the estimate of a unit that would arrive now."""
-        waiting = self._state.waiting if self._state is not None else ()
-        ahead = sum(other.priority >= unit.priority for other in waiting)
+        result = self._result
+        if result is None:
+            return Estimate(1, "not known yet")
+        ahead = sum(other.priority >= unit.priority for other in result.state.waiting)
         fitting = [
             (probe, raw)
-            for probe, raw in self._probes
+            for probe, raw in result.probes
             if probe.milli >= unit.milli
             and probe.members * probe.milli >= unit.members * unit.milli
             and probe.models == unit.models
@@ -107,16 +128,7 @@ class StartEstimates:
         )
         if best is None:
             return Estimate(ahead + 1, "no node has so many GPUs of these models")
-        return self._estimate(ahead + 1, unit, best[1], now)
-
-    def _estimate(self, position: int, unit: WaitingUnit, raw: Raw | None, now: float) -> Estimate:
-        reason = unit.waits_for or _waits_for(position, unit)
-        if raw is None or unit.waits_for:
-            return Estimate(position, reason)
-        low, middle, high = self.calibration.quantiles(now)
-        since = now - self._now
-        earliest, expected, latest = (max(raw.at(error) - since, 0.0) for error in (low, middle, high))
-        return Estimate(position, reason, expected, earliest, latest)
+        return result.estimate(ahead + 1, unit, best[1], now)
 
     def _ends(self, state: FleetState) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
         jobs = [unit.job for unit in state.running]

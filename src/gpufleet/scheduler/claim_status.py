@@ -7,6 +7,7 @@ there are any, statuses and events wait, but not forever.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any, Literal
 
@@ -53,12 +54,14 @@ class ClaimStatuses:
         reason_of: Callable[[Pod], str],
         binding: Callable[[], bool],
         timing: Timing,
+        expected_start: Callable[[Key], datetime | None] = lambda claim: None,
     ) -> None:
         """`reason_of` returns why an unbound pod waits, `binding` whether pods are being bound."""
         self._api = api
         self._ledger = ledger
         self._reason_of = reason_of
         self._binding = binding
+        self._expected_start = expected_start
         self._timing = timing
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self._dirty: dict[Key, None] = {}
@@ -138,6 +141,7 @@ class ClaimStatuses:
         if claim is None:
             return None
         status = status_of(self._ledger, self._reason_of, claim)
+        status["expectedStart"] = self._start_of(key, status)
         if _written_status(claim) == status or (
             status["message"] == _NOT_TRIED and not claim.status.allocations
         ):
@@ -150,6 +154,11 @@ class ClaimStatuses:
             return key
         self._warnings.clear(name)
         return None
+
+    def _start_of(self, key: Key, status: dict[str, Any]) -> str | None:
+        """Return when a claim with a pending pod is expected to start."""
+        start = self._expected_start(key) if PENDING in status["message"] else None
+        return start.strftime("%Y-%m-%dT%H:%M:%SZ") if start is not None else None
 
 
 def status_of(ledger: Ledger, reason_of: Callable[[Pod], str], claim: GpuClaim) -> dict[str, Any]:
@@ -266,7 +275,7 @@ def _uuids(ledger: Ledger, uid: str, node: str, gpus: list[int]) -> list[str]:
 def _written_status(claim: GpuClaim) -> dict[str, Any]:
     """Return the claim's current status in the form of `status_of`."""
     status: dict[str, Any] = msgspec.to_builtins(claim.status)
-    keys = ("phase", "nodeName", "gpuIds", "allocated", "message", "allocations")
+    keys = ("phase", "nodeName", "gpuIds", "allocated", "message", "expectedStart", "allocations")
     entries = [
         {**entry, "phase": entry.get("phase", "Pending")}
         for entry in map(dict, status.get("allocations", ()))

@@ -39,6 +39,7 @@ from gpufleet.scheduler.planning.reserving import Reserver
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.queues.queue_control import QueueControl
 from gpufleet.scheduler.queues.queue_events import QueueEvents
+from gpufleet.scheduler.queues.start_reader import StartReader
 from gpufleet.scheduler.queues.use_reader import UseReader
 from gpufleet.scheduler.state import Ledger, valid_request
 from gpufleet.scheduler.watch_events import WatchEvents
@@ -147,7 +148,12 @@ class Scheduler:
             timing,
         )
         self.filtering = Filtering(ledger, self.planner, self.gangs, self.metrics)
-        self.statuses = ClaimStatuses(api, ledger, self.planner.reason, self._is_binding, timing)
+        self.start_reader = StartReader(
+            settings, timing, lambda: len(self.queue) > 0, lambda *claim: self.statuses.enqueue(*claim)
+        )
+        self.statuses = ClaimStatuses(
+            api, ledger, self.planner.reason, self._is_binding, timing, self.start_reader.expected
+        )
         self.overlaps = Overlaps(ledger, self.statuses, self.metrics)
         self.direct = DirectBinding(
             ledger,
@@ -266,6 +272,7 @@ class Scheduler:
             group.create_task(self._plan())
             group.create_task(self._update_demand())
             group.create_task(self.use_reader.run())
+            group.create_task(self.start_reader.run())
             group.create_task(self.queue_control.run())
 
     async def _plan(self) -> None:

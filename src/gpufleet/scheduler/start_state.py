@@ -1,23 +1,31 @@
 """Describe the fleet and its queue for estimates of start times, from the scheduler's state.
 
-The order is that of the queue: by priority, then by age. Members of a gang are one unit.
+The order is that of the queue: by priority, then by age, or that of GpuQueues. Members of a gang are one unit.
+`start_state` is a generator, so that a server can answer requests between its steps.
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.estimates.fleet_state import FleetState, RunningUnit, WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.placement import Allocation
 from gpufleet.placement.request import WHOLE, Request
 from gpufleet.scheduler.planning.queue import foreign_gates, gang_key, priority_of
+from gpufleet.scheduler.queues.expected_order import expected_order, queue_of
 from gpufleet.scheduler.state import Ledger, request_of
 from gpufleet.scheduler.state.holders import uid_of
 from gpufleet.scheduler.state.run_times import expected_end, max_runtime, started
+
+_STEP = 200
+"""Nodes or pods that are read at a time: a few milliseconds."""
 
 _RUN_NUMBER = re.compile(r"(?:[-._](?=[0-9a-z]*[0-9])[0-9a-z]{1,12})+$")
 
@@ -36,6 +44,8 @@ class StartState:
     unit_of_pod: dict[str, str] = field(default_factory=dict)
     namespace_of: dict[str, str] = field(default_factory=dict)
     name_of: dict[str, str] = field(default_factory=dict)
+    created_of: dict[str, float] = field(default_factory=dict)
+    least_uid_of: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -51,29 +61,83 @@ class _Unit:
         return -min(map(priority_of, self.pods)), created, self.name
 
 
-def start_state(ledger: Ledger, now: datetime) -> StartState:
-    """Return the state of now."""
+def start_state(ledger: Ledger, now: datetime, queues: Iterable[GpuQueue] = ()) -> StartState:
+    """Return the state of now; `queues` are all GpuQueues."""
+    steps = start_state_steps(ledger, now, queues)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: StartState = done.value
+            return found
+
+
+def start_state_steps(
+    ledger: Ledger, now: datetime, queues: Iterable[GpuQueue] = ()
+) -> Generator[None, None, StartState]:
+    """Return the state of now, in steps of a few milliseconds; the ledger may change between them."""
     names = {name: at for at, name in enumerate(sorted(ledger.cluster.nodes))}
     capacity, free, models = [], [], []
-    for name in names:
-        node = ledger.cluster.nodes[name]
-        usable = {gpu.id for gpu in node.gpus if gpu.usable and not gpu.taken and not gpu.mig}
-        open_ = usable if node.ready and not node.cordoned else set[int]()
-        capacity.append(WHOLE * len(open_))
-        left = ledger.cluster.free_milli(name)
-        free.append(sum(max(milli, 0) for gpu, milli in left.items() if gpu in open_))
-        models.append(node.gpus[0].model if node.gpus else "")
-    units = sorted(_units(ledger), key=lambda unit: unit.order)
-    waiting = [_waiting(unit) for unit in units]
-    state = StartState(FleetState(capacity, free, models, list(_running(ledger, names, now)), waiting))
-    for unit in units:
-        state.namespace_of[unit.key] = unit.pods[0].metadata.namespace
-        state.name_of[unit.key] = unit.name
-        for pod in unit.pods:
+    for at, name in enumerate(names):
+        yield from _pause(at)
+        size, left, model = _node(ledger, name)
+        capacity.append(size)
+        free.append(left)
+        models.append(model)
+    order, namespaces = expected_order(queues)
+    running = []
+    for at, (holder, allocation) in enumerate(list(ledger.cluster.allocations.items())):
+        yield from _pause(at)
+        if (held := _running(ledger, names, holder, allocation, now, namespaces)) is not None:
+            running.append(held)
+    found = yield from _units(ledger)
+    by_key = {unit.key: unit for unit in sorted(found, key=lambda unit: unit.order)}
+    waiting = [_waiting(unit, namespaces) for unit in by_key.values()]
+    fleet = FleetState(capacity, free, models, running, waiting, order=order)
+    state = StartState(replace(fleet, waiting=_in_order(fleet)))
+    for unit in state.fleet.waiting:
+        pods = by_key[unit.key].pods
+        created = [pod.metadata.creation_timestamp for pod in pods if pod.metadata.creation_timestamp]
+        state.created_of[unit.key] = min(created, default=now).timestamp()
+        state.least_uid_of[unit.key] = min(pod.metadata.uid for pod in pods)
+        state.namespace_of[unit.key] = pods[0].metadata.namespace
+        state.name_of[unit.key] = by_key[unit.key].name
+        for pod in pods:
             state.unit_of_pod[pod.metadata.uid] = unit.key
             claim = (pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
             state.unit_of_claim.setdefault(claim, unit.key)
     return state
+
+
+def _pause(at: int) -> Iterable[None]:
+    return (None,) if at % _STEP == _STEP - 1 else ()
+
+
+def _node(ledger: Ledger, name: str) -> tuple[int, int, str]:
+    """Return capacity, free capacity and model of a node."""
+    node = ledger.cluster.nodes.get(name)
+    if node is None:
+        return 0, 0, ""
+    usable = {gpu.id for gpu in node.gpus if gpu.usable and not gpu.taken and not gpu.mig}
+    open_ = usable if node.ready and not node.cordoned else set[int]()
+    left = ledger.cluster.free_milli(name)
+    free = sum(max(milli, 0) for gpu, milli in left.items() if gpu in open_)
+    return WHOLE * len(open_), free, node.gpus[0].model if node.gpus else ""
+
+
+def _in_order(fleet: FleetState) -> list[WaitingUnit]:
+    """Return the waiting units in the order between queues, if there are any."""
+    if fleet.order is None:
+        return list(fleet.waiting)
+    used: dict[str, Counter[str]] = {}
+    for unit in fleet.running:
+        for node, milli in unit.places:
+            used.setdefault(unit.queue, Counter())[fleet.models[node]] += milli
+    by_queue: dict[str, list[tuple[str, int]]] = {}
+    for waiting in fleet.waiting:
+        by_queue.setdefault(waiting.queue, []).append((waiting.key, waiting.milli * waiting.members))
+    ranks = fleet.order.ranks(used, by_queue)
+    return sorted(fleet.waiting, key=lambda unit: ranks[unit.key])
 
 
 def seen_runs(ledger: Ledger, now: datetime) -> Iterable[tuple[Job, float]]:
@@ -100,20 +164,27 @@ def job_of(pod: Pod, gpus: float, now: datetime) -> Job:
     return Job(workload_stem(name), meta.namespace, gpus, max_runtime(pod), service)
 
 
-def _running(ledger: Ledger, names: dict[str, int], now: datetime) -> Iterable[RunningUnit]:
-    for holder, allocation in ledger.cluster.allocations.items():
-        pod = ledger.pods.get(uid_of(holder))
-        if pod is None or pod.finished or allocation.node not in names or not allocation.milli:
-            continue
-        milli = len(allocation.gpus) * allocation.milli
-        elapsed = max((now - started(pod, now)).total_seconds(), 0.0)
-        job = job_of(pod, milli / WHOLE, now)
-        yield RunningUnit(job, elapsed, ((names[allocation.node], milli),), priority_of(pod))
+def _running(
+    ledger: Ledger,
+    names: Mapping[str, int],
+    holder: str,
+    allocation: Allocation,
+    now: datetime,
+    namespaces: Mapping[str, str],
+) -> RunningUnit | None:
+    pod = ledger.pods.get(uid_of(holder))
+    if pod is None or pod.finished or allocation.node not in names or not allocation.milli:
+        return None
+    milli = len(allocation.gpus) * allocation.milli
+    elapsed = max((now - started(pod, now)).total_seconds(), 0.0)
+    job, queue = job_of(pod, milli / WHOLE, now), queue_of(pod.metadata.namespace, namespaces)
+    return RunningUnit(job, elapsed, ((names[allocation.node], milli),), priority_of(pod), queue)
 
 
-def _units(ledger: Ledger) -> Iterable[_Unit]:
+def _units(ledger: Ledger) -> Generator[None, None, list[_Unit]]:
     found: dict[str, _Unit] = {}
-    for pod in ledger.pods.values():
+    for at, pod in enumerate(list(ledger.pods.values())):
+        yield from _pause(at)
         claim = ledger.claim_of(pod)
         if claim is None or pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
@@ -129,10 +200,10 @@ def _units(ledger: Ledger) -> Iterable[_Unit]:
             found[key] = _Unit(key, name, [pod], request)
         else:
             unit.pods.append(pod)
-    return found.values()
+    return list(found.values())
 
 
-def _waiting(unit: _Unit) -> WaitingUnit:
+def _waiting(unit: _Unit, namespaces: Mapping[str, str]) -> WaitingUnit:
     pod, request = unit.pods[0], unit.request
     gates = foreign_gates(pod)
     waits_for = f"scheduling gate {', '.join(gates)}" if gates else ""
@@ -149,4 +220,5 @@ def _waiting(unit: _Unit) -> WaitingUnit:
         request.models,
         min(map(priority_of, unit.pods)),
         waits_for,
+        queue_of(pod.metadata.namespace, namespaces),
     )

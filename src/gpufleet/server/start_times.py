@@ -1,23 +1,32 @@
 """Estimate when waiting units of one cluster start, for the API.
 
-Run times come from the recorded allocations of the last weeks. The queue is simulated forward when somebody asks
-and the last result is older than `REFRESH_S`, in a thread, so that other requests are answered meanwhile.
+Run times and arrivals come from the recorded allocations of the last weeks. The queue is simulated forward when somebody
+asks and the last result is older than `REFRESH_S`: in a thread, and the request gets the last result meanwhile unless that
+is older than `TOO_OLD_S`.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from gpufleet.errors import NotFound
 from gpufleet.estimates.fleet_state import WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import Estimate, StartEstimates
+from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.model.periods import AllocationPeriod
-from gpufleet.scheduler.start_state import StartState, start_state, workload_stem
+from gpufleet.runtime.logs import get_logger
+from gpufleet.scheduler.queues.expected_order import expected_order, queue_of
+from gpufleet.scheduler.start_state import StartState, start_state_steps, workload_stem
 from gpufleet.scheduler.state import Ledger
+from gpufleet.simulation.ledger import started_units
+
+_log = get_logger("server")
 
 REFRESH_S = 30.0
+TOO_OLD_S = 120.0
 HISTORY_S = 21 * 86400.0
 HISTORY_EVERY_S = 600.0
 """Seconds between readings of runs that have ended."""
@@ -34,22 +43,32 @@ Periods = Callable[[float, float, int], Awaitable[Sequence[AllocationPeriod]]]
 class StartTimes:
     """Estimates for one cluster."""
 
-    def __init__(self, ledger: Callable[[], Awaitable[Ledger]], periods: Periods) -> None:
+    def __init__(
+        self,
+        ledger: Callable[[], Awaitable[Ledger]],
+        periods: Periods,
+        queues: Callable[[], Iterable[GpuQueue]] = tuple,
+    ) -> None:
         self._ledger = ledger
         self._periods = periods
+        self._queues = queues
         self._estimates = StartEstimates()
         self._state: StartState | None = None
         self._refreshed = self._read_until = float("-inf")
-        self._turn = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
 
-    async def queue(self) -> list[tuple[str, str, Estimate]]:
-        """Return namespace, name and estimate of each waiting unit, in the order of the queue."""
+    async def queue(self) -> list[tuple[str, str, list[str], Estimate]]:
+        """Return namespace, name, claims and estimate of each waiting unit, in the order of the queue."""
         state, now = await self._current(), time.time()
+        claims: dict[str, list[str]] = {}
+        for (_, claim), key in state.unit_of_claim.items():
+            claims.setdefault(key, []).append(claim)
         found = []
         for unit in state.fleet.waiting:
             estimate = self._estimates.of(unit.key, now)
             if estimate is not None:
-                found.append((state.namespace_of[unit.key], state.name_of[unit.key], estimate))
+                namespace, name = state.namespace_of[unit.key], state.name_of[unit.key]
+                found.append((namespace, name, sorted(claims.get(unit.key, ())), estimate))
         return found
 
     async def of_claim(self, namespace: str, claim: str) -> Estimate | None:
@@ -64,15 +83,39 @@ class StartTimes:
         return self._estimates.hypothetical(unit, time.time())
 
     async def _current(self) -> StartState:
-        async with self._turn:
-            if self._state is None or time.monotonic() - self._refreshed > REFRESH_S:
-                await self._learn()
-                ledger = await self._ledger()
-                state = start_state(ledger, datetime.now(UTC))
-                self._note_starts(ledger, state)
-                await asyncio.to_thread(self._estimates.refresh, state.fleet, time.time())
-                self._state, self._refreshed = state, time.monotonic()
+        """Return the last state; renew it in the background if it is old, and wait for that if it is very old."""
+        age = time.monotonic() - self._refreshed
+        if self._state is not None and age <= REFRESH_S:
             return self._state
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh(), name="start times")
+            self._refreshing.add_done_callback(_retrieve)
+        if self._state is None or age > TOO_OLD_S:
+            await asyncio.shield(self._refreshing)
+        assert self._state is not None
+        return self._state
+
+    async def _refresh(self) -> None:
+        await self._learn()
+        ledger = await self._ledger()
+        state = await self._read_state(ledger)
+        self._note_starts(ledger, state)
+        for unit in state.fleet.waiting:
+            key = state.least_uid_of[unit.key]
+            self._estimates.arrivals.observe(replace(unit, key=key), state.created_of[unit.key])
+        await asyncio.to_thread(self._estimates.refresh, state.fleet, time.time())
+        self._state, self._refreshed = state, time.monotonic()
+
+    async def _read_state(self, ledger: Ledger) -> StartState:
+        """Describe the fleet; other requests are answered between the steps."""
+        steps = start_state_steps(ledger, datetime.now(UTC), list(self._queues()))
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                state: StartState = done.value
+                return state
+            await asyncio.sleep(0)
 
     async def _learn(self) -> None:
         """Read the runs that have ended since the last time."""
@@ -84,7 +127,13 @@ class StartTimes:
             periods = await self._periods(since, now, MAX_RUNS)
         except NotFound:  # nothing was recorded for this cluster yet
             periods = ()
-        learn(self._estimates, periods, since)
+        namespaces = expected_order(self._queues())[1]
+
+        def learn_all() -> None:
+            learn(self._estimates, periods, since)
+            learn_arrivals(self._estimates, periods, since, now, namespaces)
+
+        await asyncio.to_thread(learn_all)
         self._read_until = now
 
     def _note_starts(self, ledger: Ledger, state: StartState) -> None:
@@ -101,6 +150,12 @@ class StartTimes:
                 self._estimates.calibration.started(key, at.timestamp() if at else time.time())
             else:
                 self._estimates.calibration.left(key)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Note the error of a refresh in the background, if there was one; the next request tries again."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("start_times_not_refreshed", error=str(error))
 
 
 def learn(estimates: StartEstimates, periods: Sequence[AllocationPeriod], since: float) -> None:
@@ -121,3 +176,27 @@ def learn(estimates: StartEstimates, periods: Sequence[AllocationPeriod], since:
                 period.workload_kind in _SERVICES,
             )
             estimates.run_times.observe(job, end - start)
+
+
+def learn_arrivals(
+    estimates: StartEstimates,
+    periods: Sequence[AllocationPeriod],
+    since: float,
+    until: float,
+    namespaces: Mapping[str, str],
+) -> None:
+    """Record the arrivals of units that started in a span of time; `namespaces` has the queue of each."""
+    if len(periods) >= MAX_RUNS:  # older ones were not read
+        since = min(period.end for period in periods if period.end)
+    estimates.arrivals.begin(since)
+    for key, unit in started_units(periods, since, until):
+        waiting = WaitingUnit(
+            key,
+            Job(workload_stem(unit.workload), unit.owner, unit.gpu_milli / 1000, unit.declared),
+            unit.request.gpu_milli,
+            unit.members,
+            unit.request.models,
+            unit.priority,
+            queue=queue_of(unit.owner, namespaces),
+        )
+        estimates.arrivals.observe(waiting, unit.arrives)

@@ -48,10 +48,10 @@ class Simulation:
         self._rng = random.Random(scenario.seed)  # noqa: S311 (a simulation, no secret)
         demand = Demand.of_requests(unit.request for unit in self._coming)
         self.fleet = Fleet(nodes, scenario.policy, demand, self._rng)
-        self._shares: Shares = (
+        self.shares: Shares = (
             DecayedShares(scenario.weights, scenario.half_life_s) if scenario.weights else NoShares()
         )
-        self.waiting = WaitingUnits(self._shares, scenario.rules.priorities)
+        self.waiting = WaitingUnits(self.shares, scenario.rules.priorities)
         self._reservations = Reservations(self.fleet, scenario.rules.reservations)
         self._ends: list[tuple[float, int, float]] = []
         """When units end, by time, number and start: a unit that was preempted has another start."""
@@ -153,7 +153,7 @@ class Simulation:
     def _count(self, unit: Unit, sign: int) -> None:
         gpus = sign * unit.gpu_milli / WHOLE
         self._used[unit.queue] = self._used.get(unit.queue, 0.0) + gpus
-        self._shares.changed(unit.queue, gpus, self.now)
+        self.shares.changed(unit.queue, gpus, self.now)
         self._recorder.allocated(unit, sign)
 
     # -- failures --------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Simulation:
                 self._refused.clear()
                 self._walk(self.waiting.walk(self.now))
             else:
-                new = WaitingUnits(self._shares, self._scenario.rules.priorities)
+                new = WaitingUnits(self.shares, self._scenario.rules.priorities)
                 for unit in fresh:
                     new.put(unit)
                 self._walk(new.walk(self.now))
@@ -262,7 +262,7 @@ class Simulation:
 
     def _preempt(self, unit: Unit, order: Order, ignored: tuple[int, ...]) -> list[Running] | None:
         self._reservations.lift(ignored)
-        found = self.fleet.preempt(unit, self.now)
+        found = self.fleet.preempt(unit, self.now, own_queue=bool(self._scenario.weights))
         self._reservations.apply(ignored)
         if found is None:
             return None

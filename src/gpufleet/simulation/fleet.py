@@ -70,14 +70,19 @@ class Fleet:
             self._free(f"{number}.{member}")
         return running
 
-    def preempt(self, unit: Unit, now: float) -> tuple[Running, list[Running]] | None:
-        """Evict units of lower priority so that a unit fits, and start it; None if that does not help."""
+    def preempt(
+        self, unit: Unit, now: float, *, own_queue: bool = False
+    ) -> tuple[Running, list[Running]] | None:
+        """Evict units of lower priority so that a unit fits, and start it; None if that does not help.
+
+        With `own_queue` only units of its own queue are evicted.
+        """
         evicted: list[Running] = []
         places: list[Fits] = []
         for member in range(unit.members):
             fits = self._place(unit)
             if fits is None:
-                found = self._victims(unit, now)
+                found = self._victims(unit, now, own_queue)
                 if found is None:
                     self._undo(unit, member, evicted, now)
                     return None
@@ -149,21 +154,25 @@ class Fleet:
             self.running[running.unit.number] = running
             self._by_priority[running.unit.priority][running.unit.number] = None
 
-    def _victims(self, unit: Unit, now: float) -> Eviction | None:
+    def _victims(self, unit: Unit, now: float, own_queue: bool) -> Eviction | None:
         nodes: dict[str, None] = {}
         for priority in sorted(each for each in self._by_priority if each < unit.priority):
             for number in reversed(self._by_priority[priority]):
+                if own_queue and self.running[number].unit.queue != unit.queue:
+                    continue
                 nodes.update(dict.fromkeys(fits.node for fits in self.running[number].places))
                 if len(nodes) >= _MOST_VICTIMS_SEEN:
                     break
-        candidates = ((node, self._candidates(node, unit.priority, now)) for node in nodes)
+        candidates = ((node, self._candidates(node, unit, now, own_queue)) for node in nodes)
         return least_harmful(self.inventory, unit.request, candidates, _MOST_VICTIMS_SEEN)
 
-    def _candidates(self, node: str, priority: int, now: float) -> list[Victim]:
+    def _candidates(self, node: str, unit: Unit, now: float, own_queue: bool) -> list[Victim]:
         found = []
         for holder in self.inventory.holders_on(node):
             running = self.running.get(self.holders.get(holder, -1))
-            if running is None or running.unit.priority >= priority:
+            if running is None or running.unit.priority >= unit.priority:
+                continue
+            if own_queue and running.unit.queue != unit.queue:
                 continue
             number, members = running.unit.number, running.unit.members
             others = tuple(f"{number}.{at}" for at in range(members) if f"{number}.{at}" != holder)

@@ -7,6 +7,7 @@ a typical run time, and its runs vary around it. Some units declare their run ti
 import math
 import random
 from dataclasses import dataclass, replace
+from functools import cache
 
 from gpufleet.placement import CandidateGpu, CandidateNode, Request
 from gpufleet.placement.request import WHOLE, Policy
@@ -109,12 +110,18 @@ def _workload(rng: random.Random, load: Load, at: int) -> _Workload:
         f"{queue}-{rng.randrange(20):02}",
         queue,
         100 if rng.random() < load.high_priority else 0,
-        Request(count=count, policy=Policy.ANY),
+        _request(count),
         members,
         min(typical, 5 * DAY),
         load.own_spread,
         rng.random() < load.declaring,
     )
+
+
+@cache
+def _request(count: int) -> Request:
+    """Return one object for equal requests: they are compared often."""
+    return Request(count=count, policy=Policy.ANY)
 
 
 def _weight(hour: int) -> float:

@@ -28,6 +28,7 @@ class Recorded:
     absences: list[tuple[str, float, float]] = field(default_factory=list)
     """Nodes and the times between which they were not there."""
     mean_wait_s: float = 0.0
+    """Of units, not of pods: a gang waits once."""
     allocation_percent: float = 0.0
 
 
@@ -38,13 +39,26 @@ def recorded(
     nodes, absences, capacity_s = _nodes(capacity, begin, end)
     pods = _pods(allocations, begin, end)
     models = {node.gpus[0].model for node in nodes if node.gpus}
-    units = [_unit(at, gang, begin, end, models) for at, gang in enumerate(_gangs(pods))]
+    gangs = _gangs(pods)
+    units = [_unit(at, gang, begin, end, models) for at, gang in enumerate(gangs)]
     used = sum((min(pod.end, end) - max(pod.start, begin)) * pod.gpus * pod.share for pod in pods)
-    waits = [pod.start - pod.created for pod in pods if pod.created >= begin]
+    waits = [max(pod.start for pod in gang) - gang[0].created for gang in gangs if gang[0].created >= begin]
     mean = sum(waits) / len(waits) if waits else 0.0
     return Recorded(
         nodes, units, begin, end, absences, mean, 100.0 * used / capacity_s if capacity_s else 0.0
     )
+
+
+def started_units(
+    allocations: Iterable[AllocationPeriod], since: float, until: float
+) -> list[tuple[str, Unit]]:
+    """Return the units that started in a span of time, each with the first UID of its pods."""
+    pods = [pod for pod in _pods(allocations, since, until) if pod.start >= since]
+    models = {pod.model for pod in pods}
+    return [
+        (min(pod.uid for pod in gang), _unit(at, gang, 0.0, until, models))
+        for at, gang in enumerate(_gangs(pods))
+    ]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ MOST_UNKNOWN = 1
 LEAST_REMAINING_S = 60.0
 """As in the scheduler."""
 
+_ALL_S = 600.0
+"""Simulated seconds after which the times of nodes on which nothing has changed are computed again."""
+
 _FEW_NODES = 64
 """Nodes that are looked at closely, besides those that a gang needs."""
 
@@ -221,8 +224,8 @@ class _DrainTimes:
         """When each GPU is free if that is known, else infinity."""
         self._since = np.full((len(self._names), most), np.inf)
         """When the holder that does not declare its run time has started."""
-        self._sorted = self._until
-        self._at = -1.0
+        self._sorted = self._until.copy()
+        self._at, self._all_at = -1.0, float("-inf")
         self._models: dict[Request, NDArray[np.bool_]] = {}
         fleet.changed.update(self._names)
 
@@ -263,9 +266,14 @@ class _DrainTimes:
             return
         for name in changed:
             self._update(name, now)
+        if now - self._all_at < _ALL_S:
+            rows: NDArray[np.intp] | slice = np.fromiter(map(self._row.__getitem__, changed), np.intp)
+        else:
+            rows, self._all_at = slice(None), now
+        since = self._since[rows]
+        elapsed = np.maximum(now - since, LEAST_REMAINING_S)
+        self._sorted[rows] = np.sort(np.where(np.isfinite(since), now + elapsed, self._until[rows]), axis=1)
         changed.clear()
-        elapsed = np.maximum(now - self._since, LEAST_REMAINING_S)
-        self._sorted = np.sort(np.where(np.isfinite(self._since), now + elapsed, self._until), axis=1)
         self._at = now
 
     def _update(self, name: str, now: float) -> None:

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Protocol
 
-AHEAD_S = 3600.0
-"""Seconds of the present allocation that count as used, so that one cycle does not give all free GPUs to one queue."""
+AHEAD_S = 4 * 3600.0
+"""As in the scheduler: seconds of the present allocation that count as used, so that one cycle does not give all free GPUs to one queue."""
 
 
 class Shares(Protocol):
@@ -21,6 +21,9 @@ class Shares(Protocol):
     def changed(self, queue: str, gpus: float, now: float) -> None:
         """Count GPUs that a queue gets, or loses if negative."""
 
+    def used(self, queue: str, now: float) -> float:
+        """Return the decayed GPU seconds of a queue."""
+
 
 class NoShares:
     """Ranks all queues equally: only priority and age count."""
@@ -31,6 +34,10 @@ class NoShares:
 
     def changed(self, queue: str, gpus: float, now: float) -> None:
         """Do nothing."""
+
+    def used(self, queue: str, now: float) -> float:
+        """Return 0."""
+        return 0.0
 
 
 class DecayedShares:
@@ -45,9 +52,13 @@ class DecayedShares:
 
     def rank(self, queue: str, now: float) -> float:
         """Return the weighted use of a queue, its present allocation included."""
+        ahead = AHEAD_S * self._gpus.get(queue, 0.0)
+        return (self.used(queue, now) + ahead) / self._weights.get(queue, 1.0)
+
+    def used(self, queue: str, now: float) -> float:
+        """Return the decayed GPU seconds of a queue."""
         self._advance(queue, now)
-        used = self._used.get(queue, 0.0) + AHEAD_S * self._gpus.get(queue, 0.0)
-        return used / self._weights.get(queue, 1.0)
+        return self._used[queue]
 
     def changed(self, queue: str, gpus: float, now: float) -> None:
         """Count GPUs that a queue gets, or loses if negative."""

@@ -5,6 +5,7 @@ descriptions here, so `kubectl explain`, validation and this program always agre
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, field
@@ -223,6 +224,13 @@ class ClaimStatus(Fields, frozen=True):
     message: Annotated[
         str, Meta(description="What happened, or why the claim is pending, in one sentence.")
     ] = ""
+    expected_start: Annotated[
+        datetime | None,
+        Meta(
+            description="When a pending pod is expected to get GPUs, rounded; an estimate of the gpufleet server that is "
+            "seldom rewritten. The API of the server has the interval."
+        ),
+    ] = None
     allocations: Annotated[
         tuple[PodAllocation, ...],
         Meta(

@@ -4,28 +4,25 @@ While the server does not answer, the scheduler goes on with the last reading; t
 """
 
 import asyncio
-import ssl
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 import aiohttp
 import msgspec
 
-from gpufleet.errors import UseUnavailable, connection_problem
+from gpufleet.errors import UseUnavailable
 from gpufleet.kubernetes import Timing
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.queues.recent_use import PeriodUse, UseReading
+from gpufleet.scheduler.queues.server_api import ServerApi
 
 _log = get_logger("scheduler")
 
 PATH = "/api/v1/gpu-aggregation/namespaces/use"
-TIMEOUT = 30.0
 FIRST_TIMEOUT = 5.0
 """Seconds for which a new leader waits for its first reading."""
-MAX_BYTES = 64 * 1024 * 1024
 
 
 class _Amount(msgspec.Struct):
@@ -62,6 +59,7 @@ class UseReader:
     def __init__(self, queues: GpuQueues, settings: SchedulerSettings, timing: Timing) -> None:
         self._queues = queues
         self._settings = settings
+        self._server = ServerApi(settings)
         self._timing = timing
         self._warnings = RepeatedWarnings(_log, timing.monotonic)
         self.problem = ""
@@ -71,14 +69,14 @@ class UseReader:
         """Read the use before the first unit is planned, if the server answers soon."""
         if self._settings.server_url and self._queues.active:
             with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_TIMEOUT), self._session() as session:
+                async with asyncio.timeout(FIRST_TIMEOUT), self._server.session() as session:
                     await self.read(session)
 
     async def run(self) -> None:
         """Read until cancelled, as long as there are queues."""
         if not self._settings.server_url:
             return
-        async with self._session() as session:
+        async with self._server.session() as session:
             while True:
                 if self._queues.active:
                     await self.read(session)
@@ -86,8 +84,9 @@ class UseReader:
 
     async def read(self, session: aiohttp.ClientSession) -> None:
         """Read the use once; keep the last reading if that fails."""
+        query = {"half_life": f"{self._settings.share_half_life:.0f}"}
         try:
-            reading = parse(await self._get(session), self._timing.now())
+            reading = parse(await self._server.get(session, PATH, query), self._timing.now())
         except UseUnavailable as error:
             self.problem = str(error)
             self._warnings.warn("", "use_not_read", error=self.problem)
@@ -95,40 +94,6 @@ class UseReader:
         self.problem = ""
         self._warnings.clear("")
         self._queues.set_reading(reading)
-
-    async def _get(self, session: aiohttp.ClientSession) -> bytes:
-        query = {"half_life": f"{self._settings.share_half_life:.0f}"}
-        if self._settings.server_cluster:
-            query["cluster"] = self._settings.server_cluster
-        url = self._settings.server_url.rstrip("/") + PATH
-        try:
-            async with session.get(url, params=query, headers=self._headers()) as response:
-                if response.status != 200:
-                    raise UseUnavailable(f"the server answers {response.status}")
-                body = await response.content.read(MAX_BYTES)
-                if not response.content.at_eof():
-                    raise UseUnavailable(f"the server's response exceeds {MAX_BYTES} bytes")
-                return body
-        except TimeoutError:
-            raise UseUnavailable(f"the server did not answer within {TIMEOUT:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise UseUnavailable(f"the server can't be reached: {connection_problem(error)}") from None
-
-    def _headers(self) -> dict[str, str]:
-        file = self._settings.server_token_file
-        if file is None:
-            return {}
-        try:
-            return {"Authorization": f"Bearer {file.read_text().strip()}"}
-        except (OSError, UnicodeDecodeError) as error:
-            raise UseUnavailable(f"scheduler.server_token_file can't be read: {error}") from None
-
-    def _session(self) -> aiohttp.ClientSession:
-        context: Any = True
-        if self._settings.server_ca_file is not None:
-            context = ssl.create_default_context(cafile=str(self._settings.server_ca_file))
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT)
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context), timeout=timeout)
 
 
 def parse(body: bytes, now: datetime) -> UseReading:

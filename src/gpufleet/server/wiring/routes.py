@@ -72,8 +72,12 @@ def add_routes(components: Components) -> None:
     claim_views = {name: ClaimView(WatchedState(source).read) for name, source in sources}
     watches = {cluster.name: StragglerWatch(cluster.fleet) for cluster in clusters}
     start_times = {
-        name: StartTimes(view.ledger, partial(store.allocation_periods.latest, name))
-        for name, view in claim_views.items()
+        name: StartTimes(
+            claim_views[name].ledger,
+            partial(store.allocation_periods.latest, name),
+            source.gpu_queues.cache.__iter__,
+        )
+        for name, source in sources
     }
     currency = partial(currency_of, components.settings)
     metrics_answers: PreparedMetrics = {}

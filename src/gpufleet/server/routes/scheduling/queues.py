@@ -1,4 +1,7 @@
-"""`/api/queues`: GpuQueues with what they have, borrow and wait for."""
+"""`/api/queues`: GpuQueues with what they have, borrow and wait for.
+
+`/api/queue` is something else: the waiting units in their order.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -75,7 +78,7 @@ def queue_routes(clusters: Clusters, queues: Mapping[str, ReadQueues]) -> list[R
 
     @get("/api/queues", scope="filtered", example=QueueList([_QUEUE], 1))
     async def list_queues(query: ClusterParams, namespaces: Namespaces) -> QueueList:
-        """GpuQueues by name.
+        """GpuQueues by name. The waiting units, in order, are in /api/queue.
 
         A caller who is limited to namespaces gets the queues of these, without other namespaces and messages.
         """

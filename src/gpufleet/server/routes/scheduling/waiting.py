@@ -1,4 +1,7 @@
-"""`/api/queue*`: the units that wait for GPUs, in order, and when they are expected to start."""
+"""`/api/queue*`: the units that wait for GPUs, in order, and when they are expected to start.
+
+`/api/queues` is something else: the GpuQueue objects, with guarantees, shares and budgets.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -34,6 +37,8 @@ class QueuedUnit(msgspec.Struct, rename="camel"):
 
     namespace: str
     name: str
+    claims: list[str]
+    """The GpuClaims of its pods."""
     estimate: StartEstimate
 
 
@@ -64,15 +69,20 @@ def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list
         return found
 
     @get(
-        "/api/queue", scope="filtered", example=QueuePage([QueuedUnit("team-a", "team-a/train-0", _EXAMPLE)])
+        "/api/queue",
+        scope="filtered",
+        example=QueuePage([QueuedUnit("team-a", "team-a/train-0", ["train"], _EXAMPLE)]),
     )
     async def list_queue(query: ClusterParams, namespaces: Namespaces) -> QueuePage:
-        """Units that wait for GPUs, in the order of the queue, and when each is expected to start."""
+        """Units that wait for GPUs, in the order of the queue, and when each is expected to start.
+
+        GpuQueue objects are in /api/queues.
+        """
         units = await starts_of(query.cluster).queue()
         return QueuePage(
             [
-                QueuedUnit(namespace, name, estimate_row(estimate))
-                for namespace, name, estimate in units
+                QueuedUnit(namespace, name, claims, estimate_row(estimate))
+                for namespace, name, claims, estimate in units
                 if is_visible(namespaces, namespace)
             ]
         )

@@ -1,0 +1,84 @@
+"""Find what a unit may evict in a forward simulation: lower priorities, and borrowed GPUs inside its guarantee."""
+
+from collections.abc import Iterator
+
+from gpufleet.estimates.fleet_state import FleetState, QueueOrder, Used, WaitingUnit
+from gpufleet.estimates.free_gpus import FreeGpus
+from gpufleet.estimates.holders import Holder, Holders
+
+_MOST_NODES = 64
+"""Nodes on which victims of one member are sought, those with the youngest first."""
+_MOST_SEEN = 1_000
+"""Running units that are looked at for that."""
+
+Victim = tuple[int, Holder]
+
+
+class Victims:
+    """The units that others may evict; with queues, priorities count within a queue only."""
+
+    def __init__(
+        self, state: FleetState, free: FreeGpus, holders: Holders, queues: QueueOrder | None, used: Used
+    ) -> None:
+        self._state, self._free, self._holders = state, free, holders
+        self._queues, self._used = queues, used
+
+    def any_for(self, unit: WaitingUnit) -> bool:
+        """Return whether there may be something for a unit to evict."""
+        if not self._state.preempt:
+            return False
+        return unit.priority > self._holders.lowest or (self._queues is not None and self._entitled(unit))
+
+    def find(self, unit: WaitingUnit) -> tuple[int, list[Victim]] | None:
+        """Return a node and the units to evict there so that one member fits: as little as possible."""
+        best: tuple[int, int, list[Victim]] | None = None
+        entitled = self._entitled(unit)
+        for node in self._nodes(unit, entitled):
+            free, cost, chosen = self._free.free[node], 0, list[Victim]()
+            for number, holder in sorted(self._holders.on(node), key=_harm):
+                if free >= unit.milli:
+                    break
+                if self._may_evict(unit, holder, entitled):
+                    chosen.append((number, holder))
+                    cost += sum(milli for _, milli in holder.places)
+                    free += sum(milli for place, milli in holder.places if place == node)
+            if free >= unit.milli and (best is None or cost < best[0]):
+                best = cost, node, chosen
+        return (best[1], best[2]) if best is not None else None
+
+    def _nodes(self, unit: WaitingUnit, entitled: bool) -> list[int]:
+        nodes: dict[int, None] = {}
+        for holder in self._youngest(unit, entitled):
+            nodes.update(
+                (node, None)
+                for node, _ in holder.places
+                if not unit.models or self._state.models[node] in unit.models
+            )
+            if len(nodes) >= _MOST_NODES:
+                break
+        return list(nodes)
+
+    def _youngest(self, unit: WaitingUnit, entitled: bool) -> Iterator[Holder]:
+        seen = 0
+        for priority in self._holders.priorities:
+            if priority >= unit.priority and not entitled:
+                return
+            for holder in self._holders.youngest(priority):
+                seen += 1
+                if seen > _MOST_SEEN:
+                    return
+                if self._may_evict(unit, holder, entitled):
+                    yield holder
+
+    def _entitled(self, unit: WaitingUnit) -> bool:
+        asked = unit.milli * unit.members
+        return self._queues is not None and self._queues.entitled(unit.queue, self._used, asked)
+
+    def _may_evict(self, unit: WaitingUnit, holder: Holder, entitled: bool) -> bool:
+        if self._queues is None or holder.unit.queue == unit.queue:
+            return holder.unit.priority < unit.priority
+        return entitled and self._queues.borrows(holder.unit.queue, self._used)
+
+
+def _harm(victim: Victim) -> tuple[int, float]:
+    return victim[1].unit.priority, -victim[1].since
