@@ -18,6 +18,8 @@ import pytest
 from dashboard.tools.api_types import CLIENT, formatted
 from dashboard.tools.demo_process import Demo
 from dashboard.tools.python_client import client_modules
+from docsite.api_reference import api_reference
+from docsite.generate import DOCS
 
 from gpufleet.client import AsyncClient, Client, calls, types
 from gpufleet.client.call import Call, Paged
@@ -43,6 +45,10 @@ def test_the_client_is_what_the_openapi_document_describes(document: dict[str, A
         assert _syntax(formatted(code)) == _syntax((CLIENT / name).read_text()), (
             f"{name}: the API has changed: run python -m dashboard.tools.api_types"
         )
+
+
+def test_the_api_reference_is_up_to_date(document: dict[str, Any]) -> None:
+    assert (DOCS / "api-reference.md").read_text() == api_reference(document), "run `make docs`"
 
 
 def test_every_call_exists_with_its_parameters(document: dict[str, Any]) -> None:
