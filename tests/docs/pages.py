@@ -56,7 +56,9 @@ ELSEWHERE = {
 ON_THE_DEMO = (
     r"(curl|gpufleet (get|fit|report|explain|simulate|db prune --dry-run)|kubectl (get|apply|describe))\b"
 )
-"""Commands of other pages that test_demo_commands.py runs one by one."""
+"""Commands that test_demo_commands.py runs one by one, of the pages in `SINGLE`."""
+
+SINGLE = ("README.md", "docs/cli.md", "docs/runbooks/*", "examples/*")
 
 RENDERED = r"helm (install|upgrade) (gpufleet|gpu-scheduler) charts/"
 """Commands that test_demo_commands.py runs with `helm template`, which needs no cluster."""
@@ -119,6 +121,12 @@ NOT_RUN = (
         r"kubectl",
         "needs a node with GPUs; e2e/test_delivery.py does the same on a real kubelet",
     ),
+    ("docs/login.md", r"curl ", "needs a provider; e2e/test_oidc.py has one"),
+    (
+        "docs/placement.md",
+        r"gpufleet simulate",
+        "files of the reader; the page of the example trace has a command that is run",
+    ),
     ("docs/login.md", r"kubectl create secret", "kubectl's own"),
     (
         "charts/*",
@@ -127,6 +135,30 @@ NOT_RUN = (
     ),
     ("charts/*", r"helm (test|get|uninstall)", "e2e/test_charts.py and e2e/test_whole_cluster.py"),
     ("charts/*", r"gpufleet serve --new-token", "the how-to guides run it"),
+    ("docs/security.md", r"kubectl create", "kubectl's own; e2e/test_server.py binds both roles"),
+    (
+        "docs/agent.md",
+        r"gpufleet agent",
+        "needs GPUs or does not end; tests/agent runs it with a stand-in for the driver",
+    ),
+    (
+        "docs/agent.md",
+        r"(kubectl apply --server-side|[{\"]|EOF)",
+        "a node of the reader; tests/agent cordons a GPU in this way",
+    ),
+    ("docs/webhook.md", r"gpufleet webhook", "does not end; tests/webhook and e2e/test_webhook.py run it"),
+    (
+        "docs/dashboard.md",
+        r"(make|npm|python)",
+        "commands for developers of the dashboard; `make test` runs its tests",
+    ),
+    ("docs/e2e.md", r"(make e2e|python -m e2e.cluster)", "the end-to-end tests themselves"),
+    ("docs/operations.md", r"gpufleet db", "a database of the reader; tests/cli/test_db.py runs both"),
+    (
+        "docs/simulation.md",
+        r"gpufleet simulate",
+        "files or weeks of the reader; tests/cli/test_simulate.py and the how-to guides run it",
+    ),
     ("packages/kubelite/README.md", r"(pip install|pytest)", "`make test` runs the tests of kubelite"),
     ("mixin/README.md", r"(promtool|cd mixin/tests|jsonnet)", "tests/charts/test_mixin.py runs promtool"),
     ("SECURITY.md", r"", "needs the published images"),
@@ -167,8 +199,14 @@ def reason_not_to_run(block: Block, command: str) -> str:
     return ""
 
 
+def is_run_on_the_demo(block: Block, command: str) -> bool:
+    """Return whether test_demo_commands.py runs a single command."""
+    ours = any(fnmatch(block.page, page) for page in SINGLE)
+    return ours and bool(re.match(ON_THE_DEMO, command)) and not reason_not_to_run(block, command)
+
+
 def is_run(block: Block, command: str) -> bool:
     """Return whether a test runs a command."""
     if block.language == "bash" and block.page in (*WHOLE, *ELSEWHERE):
         return True
-    return bool(re.match(f"{ON_THE_DEMO}|{RENDERED}", command))
+    return is_run_on_the_demo(block, command) or bool(re.match(RENDERED, command))

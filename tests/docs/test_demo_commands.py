@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.charts.rendering import helm
-from tests.docs.pages import ON_THE_DEMO, RENDERED, ROOT, WHOLE, Block, blocks, pages, reason_not_to_run
+from tests.docs.pages import RENDERED, ROOT, WHOLE, blocks, is_run_on_the_demo, pages
 from tests.waiting import block_until
 
 pytestmark = pytest.mark.long
@@ -114,23 +114,14 @@ def test_the_tutorial_reaches_what_it_promises(place: Place) -> None:
 
 
 def _single_commands() -> list[tuple[str, str]]:
-    found = []
-    for page in pages():
-        for block in blocks(page):
-            if page in WHOLE and block.language == "bash":
-                continue
-            found += [
-                (page, command)
-                for command in block.commands()
-                if re.match(ON_THE_DEMO, command)
-                and not reason_not_to_run(block, command)
-                and _is_ours(block)
-            ]
+    found = [
+        (page, command)
+        for page in pages()
+        for block in blocks(page)
+        for command in block.commands()
+        if is_run_on_the_demo(block, command)
+    ]
     return list(dict.fromkeys(found))
-
-
-def _is_ours(block: Block) -> bool:
-    return block.page == "README.md" or block.page.startswith(("docs/runbooks/", "docs/cli.md"))
 
 
 @pytest.fixture(scope="module")

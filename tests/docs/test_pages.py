@@ -45,6 +45,16 @@ def test_no_page_uses_another_name_for_shell_blocks() -> None:
     assert languages == {"bash", "sh"}
 
 
+@pytest.mark.parametrize("page", pages())
+def test_commands_are_in_shell_blocks_only(page: str) -> None:
+    """A block without a language, or one that is only indented, would hide commands from the tests."""
+    fences = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+    bare = [body for language, body in fences.findall(pages()[page]) if not language]
+    indented = re.findall(r"\n\n((?:    .*\n)+)", fences.sub("", pages()[page]))
+    for body in [*bare, *indented]:
+        assert not re.match(r" *(gpufleet|kubectl|helm|make|curl|python3?|npm|docker) ", body), body
+
+
 def test_the_command_reference_is_up_to_date() -> None:
     assert (ROOT / "docs/cli-reference.md").read_text() == cli_reference(), "run `make docs`"
 
