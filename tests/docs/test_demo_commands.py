@@ -33,8 +33,8 @@ class Place:
     folder: Path
     address: str
 
-    def run(self, script: str, *, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-        """Run a script with bash; addresses of the pages become that of the demo."""
+    def run(self, script: str) -> "subprocess.CompletedProcess[str]":
+        """Run a script with bash up to the first error; addresses of the pages become that of the demo."""
         for tool in ("curl", "kubectl"):
             if shutil.which(tool) is None:
                 pytest.skip(f"needs {tool}")
@@ -50,12 +50,11 @@ class Place:
         return subprocess.run(
             [
                 "bash",
-                "-euo",
-                "pipefail",
+                "-eu",
                 "-c",
                 re.sub(ADDRESSES, self.address.removeprefix("http://"), script),
             ],
-            cwd=folder or self.folder,
+            cwd=self.folder,
             env=environment,
             capture_output=True,
             text=True,
