@@ -24,11 +24,12 @@ PAGE := src/gpufleet/server/dashboard/static/index.html
 PAGE_SOURCES = $(shell find dashboard \( -path dashboard/node_modules -o -path dashboard/tools \) -prune -o -type f -print 2>/dev/null)
 NODE_MODULES := dashboard/node_modules/.package-lock.json
 HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file docsite/mkdocs.yml
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs clean dashboard krew \
-	page-if-node browser-if-root check-dashboard check-workflows test-dashboard
+.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs site clean dashboard krew \
+	page-if-node browser-if-root check-dashboard check-docs check-workflows test-dashboard
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +51,7 @@ check: $(VENV)/.dev ## Run the linters and type checkers
 	@echo "==> mypy"; $(BIN)/mypy
 	@echo "==> import-linter"; output=$$($(BIN)/lint-imports --no-cache 2>&1) \
 		&& tail -n 3 <<<"$$output" || { echo "$$output"; exit 1; }
-	@$(MAKE) --silent check-workflows check-dashboard
+	@$(MAKE) --silent check-docs check-workflows check-dashboard
 
 e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests against a real control plane
 	@$(BIN)/pytest e2e -m "not whole_cluster" $(ARGS)
@@ -97,12 +98,15 @@ sbom: $(VENV)/.dev ## Write the locked dependencies as CycloneDX into dist/*.cdx
 	else (cd dashboard && npm sbom --sbom-format cyclonedx --package-lock-only --omit dev) > dist/dashboard.cdx.json; fi
 	@ls -l dist/*.cdx.json
 
-docs: $(VENV)/.dev ## Regenerate the pages, chart tables and CRDs that come from the code
-	@$(BIN)/python -m gpufleet.runtime.settings.reference > docs/settings.md
-	@$(BIN)/python -m gpufleet.gpus.rules > docs/health-rules.md
+docs: $(VENV)/.dev ## Regenerate the pages, chart tables and CRDs that come from the code; build the site
+	@$(BIN)/python -m docsite.generate
 	@$(BIN)/python -m mixin.generate
 	@$(BIN)/python -m charts.reference
 	@$(BIN)/python -m gpufleet.kubernetes.crds.generate charts/gpu-scheduler/crds
+	@$(MAKE) --silent site
+
+site: $(VENV)/.dev ## Build the documentation site into dist/site
+	@$(MKDOCS) && echo "==> dist/site/index.html"
 
 # kubelite is installed from packages/, so the lock files hold only what it depends on.
 lock: $(UV) ## Update the lock files to the newest versions, with hashes
@@ -143,6 +147,10 @@ page-if-node:
 	elif [ ! -f $(PAGE) ]; then \
 		echo "==> no Node.js 20 or newer: skipping the dashboard"; \
 	fi
+
+check-docs:
+	@echo "==> docs: generated pages, links"; $(BIN)/python -m docsite.generate --check
+	@site=$$(mktemp -d) && trap 'rm -rf $$site' EXIT && $(MKDOCS) --site-dir $$site
 
 check-dashboard:
 	@if ! $(HAVE_NODE); then echo "==> no Node.js 20 or newer: skipping the dashboard's checks"; \

@@ -26,9 +26,10 @@ CSV = csv_file.header() + csv_file.encode(focus_rows(DAY, [BERT], BERT.amounts))
 async def server() -> AsyncIterator[str]:
     async def focus(request: web.Request) -> web.Response:
         if request.headers.get("authorization") != "Bearer t0ken":
-            return web.Response(status=401, text="a token is needed")
+            return web.json_response({"code": 401, "message": "a token is needed"}, status=401)
         if request.query["period"] == "2026-09":
-            return web.Response(status=400, text="accounting.currency of cluster prod is not set")
+            problem = "accounting.currency of cluster prod is not set"
+            return web.json_response({"code": 400, "message": problem}, status=400)
         assert dict(request.query) == {"period": "2026-10", "cluster": "prod"}
         return web.Response(body=CSV, content_type="text/csv")
 
@@ -103,4 +104,4 @@ async def test_a_server_that_does_not_answer_is_named(
 ) -> None:
     address = f"http://127.0.0.1:{unused_tcp_port}"
     assert await run(address, "--to", str(tmp_path)) == 1
-    assert f"{address} does not answer" in capsys.readouterr().err
+    assert f"no answer from {address}" in capsys.readouterr().err

@@ -18,6 +18,8 @@ import pytest
 from dashboard.tools.api_types import CLIENT, formatted
 from dashboard.tools.demo_process import Demo
 from dashboard.tools.python_client import client_modules
+from docsite.api_reference import api_reference
+from docsite.generate import DOCS
 
 from gpufleet.client import AsyncClient, Client, calls, types
 from gpufleet.client.call import Call, Paged
@@ -43,6 +45,10 @@ def test_the_client_is_what_the_openapi_document_describes(document: dict[str, A
         assert _syntax(formatted(code)) == _syntax((CLIENT / name).read_text()), (
             f"{name}: the API has changed: run python -m dashboard.tools.api_types"
         )
+
+
+def test_the_api_reference_is_up_to_date(document: dict[str, Any]) -> None:
+    assert (DOCS / "api-reference.md").read_text() == api_reference(document), "run `make docs`"
 
 
 def test_every_call_exists_with_its_parameters(document: dict[str, Any]) -> None:
@@ -107,7 +113,7 @@ def test_an_address_without_a_server_is_named_with_the_reason() -> None:
 
 
 class _Busy(BaseHTTPRequestHandler):
-    """Fails once with 503, then answers; remembers the headers."""
+    """Fails once with 503, then answers; ends `/cut` too early; remembers the headers."""
 
     seen: list[dict[str, str]]
 
@@ -120,7 +126,7 @@ class _Busy(BaseHTTPRequestHandler):
         if self.path == "/api/clusters":
             sent = b"<html>another program</html>"
         self.send_response(status)
-        self.send_header("Content-Length", str(len(sent)))
+        self.send_header("Content-Length", str(len(sent) + (self.path == "/cut")))
         self.end_headers()
         self.wfile.write(sent)
 
@@ -154,6 +160,22 @@ def test_a_missing_login_is_not_retried_and_another_program_is_recognized(busy: 
         with pytest.raises(ApiError, match="is not an answer of gpufleet"):
             client.clusters()
     assert len(_Busy.seen) == 2
+
+
+def test_a_body_is_saved_to_a_file(demo: Demo, tmp_path: Path) -> None:
+    with Client(demo.address, environ={}, cluster="demo") as client:
+        client.save(calls.nodes().page(1), "text/csv", tmp_path / "nodes.csv")
+    lines = (tmp_path / "nodes.csv").read_text().splitlines()
+    assert len(lines) == 5
+    assert "gpuTotal" in lines[0]
+
+
+def test_a_body_that_ends_early_is_an_error(busy: str, tmp_path: Path) -> None:
+    with (
+        Client(busy, environ={}) as client,
+        pytest.raises(ServerUnreachable, match=f"the answer of {busy} was interrupted"),
+    ):
+        client.save(Call("/cut", {}, {}, bytes), "text/csv", tmp_path / "cut.csv")
 
 
 def test_pauses_grow_and_follow_retry_after() -> None:

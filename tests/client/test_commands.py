@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpufleet.terminal.columns import Column, age, index_ranges
 from gpufleet.terminal.fit import capacities, fitting, sentence
 from gpufleet.terminal.get import Request, watch
 from gpufleet.terminal.output import table
+from gpufleet.terminal.report import BROWSERS
 from gpufleet.terminal.resources import RESOURCES, resource_of
 
 Run = Callable[..., tuple[int, str, str]]
@@ -249,6 +251,19 @@ def test_a_report_adds_up_and_has_the_formats_of_the_server(run: Run, demo: Demo
     assert "<html" in (tmp_path / "r.html").read_text()
     assert run("report", "-o", "pdf")[2] == "gpufleet report: -o pdf needs a file: add -f report.pdf\n"
     assert "parameter period" in run("report", "yesterday")[2]
+
+
+@pytest.mark.browser
+@pytest.mark.long
+def test_a_report_is_printed_as_pdf(run: Run, tmp_path: Path) -> None:
+    if not any(map(shutil.which, BROWSERS)):
+        pytest.skip("needs Chromium")
+    assert run("report", "-o", "pdf", "-f", str(tmp_path / "r.pdf")) == (0, "", "")
+    content = (tmp_path / "r.pdf").read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert content.rstrip().endswith(b"%%EOF")
+    assert b"/Type /Page" in content
+    assert b"/ToUnicode" in content, "the page has no text"
 
 
 def test_pdf_without_a_browser_says_what_to_do(

@@ -90,8 +90,13 @@ def bash(words: dict[str, Words]) -> str:
 
 
 def zsh(words: dict[str, Words]) -> str:
-    """Return the script for zsh, which runs the functions of bash."""
-    return "#compdef gpufleet kubectl-gpufleet\nautoload -U +X bashcompinit && bashcompinit\n" + bash(words)
+    """Return the script for zsh, which runs the functions of bash.
+
+    In a directory of `fpath` zsh runs it at the first Tab, as the function `_gpufleet`: then it also completes.
+    """
+    first_tab = '[ "${funcstack[1]}" != _gpufleet ] || _bash_complete -o default -F _gpufleet\n'
+    head = "#compdef gpufleet kubectl-gpufleet\nautoload -U +X bashcompinit && bashcompinit\n"
+    return head + bash(words) + first_tab
 
 
 def fish(words: dict[str, Words]) -> str:

@@ -17,34 +17,36 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gpufleet.cli.server_address import add_server_flags, token_of
+from gpufleet.client import Client
+from gpufleet.client.call import Call
 from gpufleet.errors import GpufleetError
 from gpufleet.runtime.settings import Settings
+from gpufleet.terminal.connection import open_client
+from gpufleet.terminal.flags import add_connection_flags
 
 GROUPS: tuple[type, ...] = ()
+_PATH = "/api/v1/gpu-aggregation/focus"
 _MEDIA_TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags; none is a setting."""
-    add_server_flags(parser)
     parser.add_argument("--month", type=_month, default=_last_month(), help="in UTC (default: last month)")
-    parser.add_argument("--cluster", default="", help="default: the default cluster of the server")
     parser.add_argument("--format", choices=list(_MEDIA_TYPES), default="csv", help="default: csv")
     parser.add_argument(
         "--to", default=".", metavar="DIR|s3://BUCKET/PREFIX", help="where to write (default: this directory)"
     )
+    add_connection_flags(parser)
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Export and print where the file is."""
-    print(asyncio.run(_export(arguments)))
+    with open_client(arguments) as client:
+        print(_export(client, arguments))
     return 0
 
 
-async def _export(arguments: argparse.Namespace) -> str:
-    from gpufleet.focus.download import download
-
+def _export(client: Client, arguments: argparse.Namespace) -> str:
     cluster = re.sub(r"[^A-Za-z0-9._-]", "-", arguments.cluster)
     stem = f"focus-{cluster}-{arguments.month}" if cluster else f"focus-{arguments.month}"
     name = f"{stem}.{arguments.format}"
@@ -56,13 +58,14 @@ async def _export(arguments: argparse.Namespace) -> str:
         # Beside the target, so that the rename is atomic.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".focus-") as scratch:
             file = Path(scratch) / "focus.csv"
-            await download(arguments.server, token_of(arguments), arguments.month, arguments.cluster, file)
+            query = {"period": arguments.month, "cluster": None}
+            client.save(Call(_PATH, {}, query, bytes), "text/csv", file)
             if arguments.format == "parquet":
                 from gpufleet.focus.parquet import to_parquet
 
                 to_parquet(file, file := Path(scratch) / "focus.parquet")
             if folder is None:
-                return await _upload(arguments.to, name, file, _MEDIA_TYPES[arguments.format])
+                return asyncio.run(_upload(arguments.to, name, file, _MEDIA_TYPES[arguments.format]))
             return str(file.rename(folder / name))
     except OSError as error:
         raise GpufleetError(f"can't write to {arguments.to}: {error.strerror or error}") from error

@@ -14,17 +14,18 @@ import secrets
 import sys
 from typing import Any
 
-from gpufleet.cli.server_address import add_server_flags, token_of
+from gpufleet.client.options import ClientOptions
 from gpufleet.errors import SettingsError
 from gpufleet.runtime.process import Stopper, run_until_stopped
 from gpufleet.runtime.settings import Settings
+from gpufleet.terminal.connection import Endpoint, open_endpoint
+from gpufleet.terminal.flags import add_connection_flags
 
 GROUPS: tuple[type, ...] = ()
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags; none is a setting."""
-    add_server_flags(parser)
     parser.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
@@ -36,36 +37,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="host names besides localhost that HTTP callers may use, separated by commas",
     )
+    add_connection_flags(parser)
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Serve until stdin ends or the process is stopped."""
-    if arguments.listen is None:
-        from gpufleet.mcp.server import build_server
-
-        token = token_of(arguments)
-        asyncio.run(build_server(arguments.server, lambda context: token).run_stdio_async())
-        return 0
-    host, port = _address(arguments.listen)
+    listen = None if arguments.listen is None else _address(arguments.listen)
     hosts = [each for each in arguments.hosts.split(",") if each]
-    return run_until_stopped(lambda stopper: _serve_http(arguments.server, host, port, hosts, stopper))
+    with open_endpoint(arguments) as endpoint:
+        if listen is None:
+            from gpufleet.mcp.server import build_server
+
+            asyncio.run(build_server(endpoint.address, lambda _: "", endpoint.options).run_stdio_async())
+            return 0
+        return run_until_stopped(lambda stopper: _serve_http(endpoint, *listen, hosts, stopper))
 
 
-async def _serve_http(server: str, host: str, port: int, hosts: list[str], stopper: Stopper) -> None:
+async def _serve_http(endpoint: Endpoint, host: str, port: int, hosts: list[str], stopper: Stopper) -> None:
+    """Serve callers with their own tokens: the token of this command is for nobody else."""
     from gpufleet.mcp.http import PATH, Callers, bearer_token, has_login, http_app, listener
     from gpufleet.mcp.server import build_server
 
-    own_token = ""
-    if not await has_login(server):
+    server, own_token = endpoint.address, ""
+    options = ClientOptions(
+        ca_file=endpoint.options["ca_file"], cluster=endpoint.options["cluster"], environ={}
+    )
+    if not await has_login(server, options):
         own_token = os.environ.get("GPUFLEET_MCP_TOKEN") or secrets.token_urlsafe(32)
         if "GPUFLEET_MCP_TOKEN" not in os.environ:
             print(f"{server} has no login; callers need this token: {own_token}", file=sys.stderr)
-    callers = Callers(server, own_token)
+    callers = Callers(server, own_token, options)
 
     def token_of_call(context: Any) -> str:
         return callers.token_for_server(bearer_token(context.headers or {}))
 
-    app = http_app(build_server(server, token_of_call), callers, hosts)
+    app = http_app(build_server(server, token_of_call, options), callers, hosts)
     print(f"MCP on http://{host}:{port}{PATH}", file=sys.stderr)
     serving = listener(app, host.strip("[]"), port)
     stopper.on_stop = serving.stop

@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 from typing import Self, TypeVar, Unpack
 
 import httpx
@@ -41,6 +42,19 @@ class Client(Methods):
         call = with_cluster(call, self._options.cluster)
         return self._send(call.url, call.parameters, {"Accept": accept}).text
 
+    def save(self, call: Call[T], accept: str, file: Path) -> None:
+        """Send a call and write the body in another media type to a file, however large it is."""
+        call = with_cluster(call, self._options.cluster)
+        response = self._send(call.url, call.parameters, {"Accept": accept}, stream=True)
+        try:
+            with file.open("wb") as target:
+                for part in response.iter_bytes():
+                    target.write(part)
+        except httpx.TransportError as error:
+            raise self._options.interrupted(error) from error
+        finally:
+            response.close()
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -51,14 +65,27 @@ class Client(Methods):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, url: str, query: dict[str, str], headers: dict[str, str] | None = None) -> httpx.Response:
+    def _send(
+        self,
+        url: str,
+        query: dict[str, str],
+        headers: dict[str, str] | None = None,
+        *,
+        stream: bool = False,
+    ) -> httpx.Response:
+        """Return the successful response; with `stream` its body is still to be read."""
         attempts = self._options.exchange()
         pause = next(attempts)
         while True:
             time.sleep(pause)
             outcome: Outcome
             try:
-                outcome = self._http.get(self._options.server + url, params=query, headers=headers)
+                request = self._http.build_request(
+                    "GET", self._options.server + url, params=query, headers=headers
+                )
+                outcome = self._http.send(request, stream=stream)
+                if not outcome.is_success:
+                    outcome.read()
             except httpx.TransportError as error:
                 outcome = error
             try:
@@ -93,6 +120,12 @@ class AsyncClient(AsyncMethods):
         """Send a call and return the body in another media type, such as text/csv."""
         call = with_cluster(call, self._options.cluster)
         return (await self._send(call.url, call.parameters, {"Accept": accept})).text
+
+    async def get_scoped(self, call: Call[T], headers: Mapping[str, str]) -> tuple[T, str | None]:
+        """Send a call with more headers; return its data, and the namespaces that they are limited to, if any."""
+        call = with_cluster(call, self._options.cluster)
+        response = await self._send(call.url, call.parameters, dict(headers))
+        return self._options.decoded(call, response.content), response.headers.get("x-gpufleet-scope")
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -28,7 +28,7 @@ def exchange(address: str, retries: int) -> Exchange:
             break
         outcome = yield _pause(attempt, outcome)
     if isinstance(outcome, httpx.TransportError):
-        raise ServerUnreachable(f"no answer from {address}: {_problem(outcome)}") from outcome
+        raise ServerUnreachable(f"no answer from {address}: {problem_of(outcome)}") from outcome
     if outcome.is_success:
         return outcome
     raise _error(address, outcome)
@@ -47,7 +47,8 @@ def _pause(attempt: int, outcome: Outcome) -> float:
     return min(max(backoff, float(asked) if asked.isdecimal() else 0.0), _LONGEST_PAUSE)
 
 
-def _problem(error: httpx.TransportError) -> str:
+def problem_of(error: httpx.TransportError) -> str:
+    """Return why a request failed, in a few words."""
     if isinstance(error, httpx.TimeoutException):
         return "it took too long"
     cause: BaseException = error

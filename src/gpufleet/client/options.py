@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
+import httpx
 import msgspec
 
 from gpufleet import __version__
 from gpufleet.client.call import Call
-from gpufleet.client.errors import ApiError
-from gpufleet.client.exchange import Exchange, exchange
+from gpufleet.client.errors import ApiError, ServerUnreachable
+from gpufleet.client.exchange import Exchange, exchange, problem_of
 from gpufleet.errors import SettingsError
 
 T = TypeVar("T")
@@ -76,6 +77,10 @@ class Options:
     def exchange(self) -> Exchange:
         """Return the attempts of one request."""
         return exchange(self.server, self._retries)
+
+    def interrupted(self, error: httpx.TransportError) -> ServerUnreachable:
+        """Return the error for an answer that ended early."""
+        return ServerUnreachable(f"the answer of {self.server} was interrupted: {problem_of(error)}")
 
     def decoded(self, call: Call[T], body: bytes) -> T:
         """Return the data of a response; a body of another program becomes an error that names the address."""

@@ -1,11 +1,10 @@
 """The table of health rules: signal, severity, scope, action and source.
 
-Every finding about a GPU or a node comes from a rule here. `python -m gpufleet.gpus.rules` prints the table for
+Every finding about a GPU or a node comes from a rule here. `make docs` writes the table to
 docs/health-rules.md. XIDs and SXids are errors that NVIDIA's driver writes to the kernel log; the codes not listed
 are warnings.
 """
 
-import sys
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -228,6 +227,3 @@ XIDs that are not listed are warnings for an hour; 13, 31, 43, 45 and 68 are cau
 `devices.warn_xids` turns XIDs into warnings.
 
 """
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())

@@ -1,4 +1,4 @@
-"""Read the API of a gpufleet server, and keep the evidence of what was read."""
+"""Read the API of a gpufleet server for one caller, and keep the evidence of what was read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import aiohttp
-from yarl import URL
-
+from gpufleet.client import ApiError, AsyncClient
+from gpufleet.client.call import Call
+from gpufleet.client.options import ClientOptions
 from gpufleet.errors import GpufleetError, InvalidRequest, NotFound, Unavailable
 
 Params = Mapping[str, object]
-_TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10)
+_TIMEOUT = 60.0
+_RETRIES = 1
 
 
 @dataclass(frozen=True)
@@ -30,33 +31,31 @@ class Evidence:
 class FleetApi:
     """The API as one caller sees it; `evidence` has every read of this object."""
 
-    session: aiohttp.ClientSession
-    server: str
+    client: AsyncClient
     token: str = ""
+    """The caller's token; if it is empty, that of the client."""
     evidence: list[Evidence] = field(default_factory=list)
 
     async def read(self, path: str, params: Params | None = None) -> Any:
         """Return the data of a route; parameters that are None or empty are left out."""
-        given = {name: _text(value) for name, value in (params or {}).items() if value not in (None, "")}
-        route = path + (f"?{urlencode(given)}" if given else "")
-        headers = {"accept": "application/json"}
-        if self.token:
-            headers["authorization"] = f"Bearer {self.token}"
+        given = {name: None if value == "" else value for name, value in (params or {}).items()}
+        call: Call[Any] = Call(path, {}, given, Any)
+        route = path + (f"?{urlencode(call.parameters)}" if call.parameters else "")
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            async with self.session.get(
-                URL(self.server.rstrip("/") + route, encoded=True),
-                headers=headers,
-                timeout=_TIMEOUT,
-                allow_redirects=False,
-            ) as answer:
-                body = await answer.json(content_type=None)
-                scope = answer.headers.get("x-gpufleet-scope")
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            data, scope = await self.client.get_scoped(call, headers)
+        except ApiError as error:
+            raise _error(route, error) from error
+        except Unavailable as error:
             raise Unavailable(f"the gpufleet server does not answer {route}: {error}") from error
-        if answer.status != 200:
-            raise _error(answer.status, route, body)
         self.evidence.append(Evidence(f"GET {route}", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", scope))
-        return body["data"] if isinstance(body, dict) and "data" in body else body
+        return data
+
+
+def open_client(address: str, options: ClientOptions | None = None) -> AsyncClient:
+    """Return a client for tools, which give up early: an assistant waits for them."""
+    given: ClientOptions = {"environ": {}, **(options or {}), "retries": _RETRIES, "timeout": _TIMEOUT}
+    return AsyncClient(address, **given)
 
 
 def path_of(*parts: str) -> str:
@@ -67,13 +66,8 @@ def path_of(*parts: str) -> str:
     return "/".join([first, *(quote(name, safe="") for name in names)])
 
 
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _error(status: int, route: str, body: Any) -> GpufleetError:
-    said = body.get("error") or body.get("message") if isinstance(body, dict) else ""
-    sentence = f"GET {route} was answered with status {status}: {said}"
-    if status == 404:
+def _error(route: str, error: ApiError) -> GpufleetError:
+    sentence = f"GET {route} was answered with status {error.status}: {error}"
+    if error.status == 404:
         return NotFound(sentence)
-    return Unavailable(sentence) if status >= 500 else InvalidRequest(sentence)
+    return Unavailable(sentence) if error.status >= 500 else InvalidRequest(sentence)

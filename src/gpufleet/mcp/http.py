@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import aiohttp
 import uvicorn
 from mcp.server import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
@@ -19,8 +18,10 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gpufleet.client import AsyncClient
+from gpufleet.client.options import ClientOptions
 from gpufleet.errors import GpufleetError, InvalidRequest, Unavailable
-from gpufleet.mcp.fleet_api import FleetApi
+from gpufleet.mcp.fleet_api import FleetApi, open_client
 
 PATH = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -29,9 +30,7 @@ _REMEMBERED = 30.0
 _MAX_REMEMBERED = 1000
 
 
-def http_app(
-    server: MCPServer[aiohttp.ClientSession], callers: "Callers", hosts: Sequence[str] = ()
-) -> ASGIApp:
+def http_app(server: MCPServer[AsyncClient], callers: "Callers", hosts: Sequence[str] = ()) -> ASGIApp:
     """Return the ASGI app; `hosts` are host names besides loopback that callers may use."""
     names = [*_LOOPBACK, *hosts]
     security = TransportSecuritySettings(
@@ -74,9 +73,10 @@ def listener(app: ASGIApp, host: str, port: int) -> Listener:
 class Callers:
     """Decides whether a token is accepted."""
 
-    def __init__(self, address: str, own_token: str = "") -> None:
+    def __init__(self, address: str, own_token: str = "", options: ClientOptions | None = None) -> None:
         """With `own_token` only that one is accepted; without, those of the gpufleet server at `address`."""
         self._address = address
+        self._options = options
         self._own_token = own_token
         self._accepted: dict[str, float] = {}
 
@@ -93,8 +93,8 @@ class Callers:
         if self._accepted.get(token, 0.0) > time.monotonic():
             return True
         try:
-            async with aiohttp.ClientSession() as session:
-                caller = await FleetApi(session, self._address, token).read("/auth/me")
+            async with open_client(self._address, self._options) as client:
+                caller = await FleetApi(client, token).read("/auth/me")
         except InvalidRequest:
             return False
         if not caller["user"]:
@@ -105,11 +105,11 @@ class Callers:
         return True
 
 
-async def has_login(address: str) -> bool:
+async def has_login(address: str, options: ClientOptions | None = None) -> bool:
     """Return whether the gpufleet server at `address` asks its callers for a token."""
-    async with aiohttp.ClientSession() as session:
+    async with open_client(address, options) as client:
         try:
-            caller = await FleetApi(session, address).read("/auth/me")
+            caller = await FleetApi(client).read("/auth/me")
         except InvalidRequest:
             return True
     return bool(caller["signIn"] != "none")

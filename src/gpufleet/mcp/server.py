@@ -10,20 +10,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 from gpufleet import __version__
+from gpufleet.client import AsyncClient
+from gpufleet.client.options import ClientOptions
 from gpufleet.errors import GpufleetError
-from gpufleet.mcp.fleet_api import FleetApi
+from gpufleet.mcp.fleet_api import FleetApi, open_client
 from gpufleet.mcp.tools import TOOLS
 
 Tool = Callable[..., Awaitable[dict[str, Any]]]
 TokenOf = Callable[[Context[Any, Any]], str]
-"""Returns the token for the gpufleet server of a call."""
+"""Returns the token for the gpufleet server of a call; empty for that of the options."""
 
 INSTRUCTIONS = (
     "Read-only questions about a fleet of GPUs: nodes, workloads, queue, usage, cost, faults. Every answer has `data`, "
@@ -35,29 +36,30 @@ _READ_ONLY = ToolAnnotations(
 )
 
 
-def build_server(address: str, token_of: TokenOf) -> MCPServer[aiohttp.ClientSession]:
+def build_server(
+    address: str, token_of: TokenOf, options: ClientOptions | None = None
+) -> MCPServer[AsyncClient]:
     """Return an MCP server over the gpufleet server at `address`."""
 
     @asynccontextmanager
-    async def lifespan(server: MCPServer[Any]) -> AsyncIterator[aiohttp.ClientSession]:
-        async with aiohttp.ClientSession() as session:
-            yield session
+    async def lifespan(server: MCPServer[Any]) -> AsyncIterator[AsyncClient]:
+        async with open_client(address, options) as client:
+            yield client
 
     server = MCPServer(
         "gpufleet", version=__version__, instructions=INSTRUCTIONS, lifespan=lifespan, log_level="WARNING"
     )
     for tool in TOOLS:
-        server.tool(annotations=_READ_ONLY, structured_output=True)(_bound(tool, address, token_of))
+        server.tool(annotations=_READ_ONLY, structured_output=True)(_bound(tool, token_of))
     return server
 
 
-def _bound(tool: Tool, address: str, token_of: TokenOf) -> Tool:
+def _bound(tool: Tool, token_of: TokenOf) -> Tool:
     """Return the tool with the MCP context in place of the API."""
 
     @functools.wraps(tool)
     async def call(context: Context[Any, Any], **arguments: Any) -> dict[str, Any]:
-        session = context.request_context.lifespan_context
-        api = FleetApi(session, address, token_of(context))
+        api = FleetApi(context.request_context.lifespan_context, token_of(context))
         try:
             return await tool(api, **arguments)
         except GpufleetError as error:

@@ -61,7 +61,3 @@ def _row(setting: Setting) -> str:
 
 def _shown(default: str) -> str:
     return f"`{default}`" if default else "none"
-
-
-if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201 - the page is this module's output

@@ -1,0 +1,72 @@
+"""Generate the reference of all commands from their argument parsers."""
+
+import argparse
+from collections.abc import Iterator
+
+from gpufleet.cli.commands import COMMANDS
+from gpufleet.cli.start import build_parser
+
+_HEAD = """# Command reference
+
+Generated from the argument parsers by `make docs`; `make check` checks that it is up to date. [The command line](cli.md) explains
+the commands that show a server's data, [Settings](settings.md) the settings with their environment variables.
+
+Every command also takes `--config FILE`, the settings file (`gpufleet.toml` in the current directory, if it exists), and the flags
+of [`[log]`](settings.md#log). `gpufleet COMMAND --help` prints the common flags, `--help-all` all of them.
+
+| command | what it does | extra |
+| --- | --- | --- |
+"""
+_EVERYWHERE = ("--help", "--help-all", "--config")
+
+
+def cli_reference() -> str:
+    """Return the whole page in Markdown."""
+    rows = "\n".join(
+        f"| [`{name}`](#gpufleet-{name}) | {info.summary} | `gpufleet[{info.extra}]` |"
+        for name, info in COMMANDS.items()
+    )
+    return _HEAD + rows + "\n\n" + "\n".join(_command(name) for name in COMMANDS)
+
+
+def _command(name: str) -> str:
+    _, parser = build_parser(name, whole=True)
+    usage = parser.format_usage().removeprefix("usage: ").strip()
+    text = [f"## gpufleet {name}", f"```text\n{usage}\n\n{(parser.description or '').strip()}\n```"]
+    for group in parser._action_groups:
+        actions = list(_shown(group))
+        if actions and group.title != "log settings":
+            text.append(_table(_title(group.title or ""), actions, parser))
+    return "\n\n".join(text) + "\n"
+
+
+def _title(title: str) -> str:
+    """Return the heading of a group of flags; groups of settings link to the settings page."""
+    if title.endswith(" settings"):
+        group = title.removesuffix(" settings")
+        return f"[Settings of `[{group}]`](settings.md#{group})"
+    return {"positional arguments": "Arguments", "options": "Flags"}.get(title, title.capitalize())
+
+
+def _shown(group: argparse._ArgumentGroup) -> Iterator[argparse.Action]:
+    for action in group._group_actions:
+        if action.help != argparse.SUPPRESS and not set(action.option_strings) & set(_EVERYWHERE):
+            yield action
+
+
+def _table(title: str, actions: list[argparse.Action], parser: argparse.ArgumentParser) -> str:
+    formatter = parser._get_formatter()
+    rows = [f"| {title} | |", "| --- | --- |"]
+    for action in actions:
+        spelling = formatter._format_action_invocation(action)
+        rows.append(f"| `{_cell(spelling)}` | {_prose(formatter._expand_help(action))} |")
+    return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _prose(text: str) -> str:
+    """Return help for a table cell; Markdown would take `<…>` for HTML and `*` for emphasis."""
+    return _cell(text).replace("<", "&lt;").replace("*", "\\*")
