@@ -19,6 +19,7 @@ from gpufleet.runtime.settings import (
     LocalSettings,
     MetricsSettings,
     OidcSettings,
+    ReportSettings,
     ServerSettings,
     Settings,
     SlurmSettings,
@@ -38,6 +39,7 @@ GROUPS: tuple[type, ...] = (
     LocalSettings,
     DevicesSettings,
     AccountingSettings,
+    ReportSettings,
     TrainingSettings,
 )
 

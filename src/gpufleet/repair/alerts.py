@@ -6,20 +6,16 @@ acknowledged or silenced repair sends nothing.
 """
 
 import asyncio
-import smtplib
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from email.message import EmailMessage
 from typing import Any
 
-import aiohttp
-
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairStatus
-from gpufleet.runtime.logs import RepeatedWarnings, get_logger
+from gpufleet.runtime.alert_routes import AlertRoutes
+from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import AlertSettings
 
 PERIOD = 60.0
-_TIMEOUT = aiohttp.ClientTimeout(total=10.0)
 _TELLING = {"Observed", "Cordoned", "Manual", "Healthy"}
 """Phases whose beginning is reported; the others are steps in between."""
 _log = get_logger("repair")
@@ -39,16 +35,15 @@ class Alerts:
         self._repairs = repairs
         self._now = now
         self._period = period
-        self._warnings = RepeatedWarnings(_log)
+        self._routes = AlertRoutes(settings, _log)
 
     async def run(self) -> None:
         """Send open alerts to Alertmanager until cancelled."""
         while True:
-            if self._settings.alertmanager:
-                await self._post(
-                    f"{self._settings.alertmanager.rstrip('/')}/api/v2/alerts",
-                    [self._alert(each) for each in self._repairs() if self._open(each)],
-                )
+            found = [self._alert(each) for each in self._repairs() if self._open(each)]
+            if self._settings.alertmanager and found:
+                url = f"{self._settings.alertmanager.rstrip('/')}/api/v2/alerts"
+                await self._routes.post("alertmanager", url, found)
             await asyncio.sleep(self._period)
 
     async def send(self, repair: GpuRepair, before: RepairStatus) -> None:
@@ -57,13 +52,7 @@ class Alerts:
         if repair.status.phase not in _TELLING or again or self._silenced(repair):
             return
         text = sentence(repair, before)
-        if self._settings.webhook:
-            await self._post(self._settings.webhook, {"text": text})
-        if self._settings.smtp and self._settings.mail_to:
-            try:
-                await asyncio.to_thread(self._mail, text)
-            except OSError as error:
-                self._warnings.warn("mail", "alert_not_sent", route="mail", error=str(error))
+        await self._routes.send(text.partition(": ")[0], text)
 
     def _silenced(self, repair: GpuRepair) -> bool:
         until = repair.spec.silenced_until
@@ -92,34 +81,6 @@ class Alerts:
             "startsAt": (status.opened or self._now()).isoformat(),
             "endsAt": (self._now() + timedelta(seconds=4 * self._period)).isoformat(),
         }
-
-    async def _post(self, url: str, body: object) -> None:
-        route = "alertmanager" if isinstance(body, list) else "webhook"
-        if body == []:
-            return
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-                session.post(url, json=body, allow_redirects=False) as response,
-            ):
-                if response.status >= 300:
-                    # Not the URL: its path is a secret.
-                    error = f"HTTP status {response.status}"
-                    self._warnings.warn(route, "alert_not_sent", route=route, error=error)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self._warnings.warn(route, "alert_not_sent", route=route, error=type(error).__name__)
-
-    def _mail(self, text: str) -> None:
-        message = EmailMessage()
-        message["Subject"] = text.partition(": ")[0]
-        message["From"] = self._settings.mail_from
-        message["To"] = ", ".join(self._settings.mail_to)
-        message.set_content(text)
-        host, _, port = self._settings.smtp.partition(":")
-        with smtplib.SMTP(host, int(port or 25), timeout=10) as server:
-            if server.has_extn("starttls"):
-                server.starttls()
-            server.send_message(message)
 
 
 def sentence(repair: GpuRepair, before: RepairStatus) -> str:
