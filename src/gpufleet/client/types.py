@@ -181,6 +181,26 @@ class FindingRow(msgspec.Struct, kw_only=True):
     since: str | None
 
 
+class FitAnswer(msgspec.Struct, kw_only=True):
+    """Whether the pods fit now; if not, why, what would help, and when they are expected to start."""
+
+    fits: bool
+    placed: int
+    sentence: str
+    nodes: list["FitNode"]
+    total_nodes: int = msgspec.field(name="totalNodes")
+    reasons: dict[str, int]
+    remedies: list[str]
+    estimate: "StartEstimate | None"
+
+
+class FitNode(msgspec.Struct, kw_only=True):
+    """A node that could take at least one pod."""
+
+    name: str
+    free: int
+
+
 class Forecast(msgspec.Struct, kw_only=True):
     """Forecasts, those with the most use first."""
 
@@ -752,6 +772,8 @@ class ReportLine(msgspec.Struct, kw_only=True):
     kind: str = ""
     uid: str = ""
     gpu_hours: list[float]
+    cost: list[float]
+    energy_kwh: list[float | None]
 
 
 class ReportRow(msgspec.Struct, kw_only=True):
@@ -772,7 +794,7 @@ class ReportRow(msgspec.Struct, kw_only=True):
 
 
 class ReportSeries(msgspec.Struct, kw_only=True):
-    """GPU-hours over time. Hours and days without data are left out."""
+    """GPU-hours, cost and energy over time. Hours and days without data are left out."""
 
     step: Literal["day", "hour"]
     times: list[str]
