@@ -53,24 +53,43 @@ export function themeColour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-const TEAMS = 12;
+const HUES = 12;
+const TONES = { bars: [74, 66, 82], dark: [68, 60, 76], light: [40, 48, 33] };
 const UNNAMED = "#9aa3b0";
+/** The places of names on the colour wheel, in the order in which they were seen. */
+const places = new Map<string, number>();
 
-/** Return a colour for each name: the same for a name whatever else is shown, unless two would be equal. */
-export function teamColours(names: readonly string[]): Map<string, string> {
-  const taken = new Set<number>();
-  const found = new Map<string, string>();
-  for (const name of [...new Set(names)].sort()) {
-    if (!name) {
-      found.set(name, UNNAMED);
-      continue;
+/**
+ * Return a colour for each name. A name keeps its colour while the page is open, whatever is shown beside it; the
+ * place comes from the name, and moves on only if another name has it already.
+ */
+export function teamColours(
+  names: readonly string[],
+  tone: keyof typeof TONES = "bars",
+): Map<string, string> {
+  return new Map(
+    [...new Set(names)].sort().map((name) => [name, name ? colourOf(name, tone) : UNNAMED]),
+  );
+}
+
+function colourOf(name: string, tone: keyof typeof TONES): string {
+  const place = places.get(name) ?? freePlace(hashOf(name) % HUES);
+  places.set(name, place);
+  const tones = TONES[tone];
+  const hue = place % HUES;
+  const lightness = tones[(Math.floor(place / HUES) + hue) % tones.length] ?? 60;
+  return `hsl(${(hue * 360) / HUES} 58% ${lightness}%)`;
+}
+
+/** Return the place next to `first` that no name has; when all are taken, names share them. */
+function freePlace(first: number): number {
+  const taken = new Set(places.values());
+  for (let round = 0; round < 3; round++)
+    for (let step = 0; step < HUES; step++) {
+      const place = round * HUES + ((first + step * 5) % HUES);
+      if (!taken.has(place)) return place;
     }
-    let place = hashOf(name) % TEAMS;
-    while (taken.size < TEAMS && taken.has(place)) place = (place + 5) % TEAMS;
-    taken.add(place);
-    found.set(name, `hsl(${(place * 360) / TEAMS} 58% ${place % 2 ? 66 : 74}%)`);
-  }
-  return found;
+  return first;
 }
 
 function hashOf(name: string): number {

@@ -8,6 +8,7 @@ import { link } from "../state/route";
 import { count, percent, short, span } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Badge, Card, Empty, KeyValues, PageHead, Loaded, When, useNow } from "../ui/components";
+import { FollowButton } from "../ui/bell";
 import { RangeChoice } from "../ui/range";
 import { useTitle } from "../ui/title";
 import { ClaimsOf } from "./claim";
@@ -45,7 +46,9 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
           </span>
         }
         sub={`${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.source}`}
-      />
+      >
+        <FollowButton uid={workload.uid} name={workload.name} />
+      </PageHead>
       {waiting && <ClaimsOf workload={workload} cluster={query["cluster"]} waiting />}
       {workload.waitingReason && !(waiting && workload.claims?.length) && (
         <div class="grid">
