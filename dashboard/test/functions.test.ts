@@ -131,7 +131,9 @@ describe("the usage report", () => {
     const lines = stackedLines(report);
     const top = stack(align(lines).values).at(-1) ?? [];
     const held = allocatedRows(report);
-    expect(top.reduce((sum, value) => sum + value, 0)).toBe(report.totals.allocated_gpu_hours);
+    expect(top.reduce((sum: number, value) => sum + (value ?? 0), 0)).toBe(
+      report.totals.allocated_gpu_hours,
+    );
     expect(held.reduce((sum, each) => sum + each.gpu_hours, 0)).toBe(
       report.totals.allocated_gpu_hours,
     );

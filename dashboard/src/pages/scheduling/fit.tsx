@@ -156,6 +156,9 @@ function Verdict(props: { answer: FitAnswer; gpus: number; pods: number; model: 
             <Badge word="No" tone="warn" /> {answer.sentence}.
           </p>
           {answer.estimate && <Estimate estimate={answer.estimate} />}
+          {answer.estimate && !answer.estimate.expectedStart && (
+            <p class="soft">It would wait for {answer.estimate.waitsFor}.</p>
+          )}
         </>
       )}
       <p class="muted small nodes-line">

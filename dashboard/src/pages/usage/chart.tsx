@@ -44,7 +44,7 @@ export function UsageChart(props: {
     const shift = startOf(props.days.first, zone) - startOf(props.daysBefore.first, zone);
     const ends = axisOf(props.days, daily, zone);
     const found: Overlay[] = [];
-    if (before?.series && !props.only) {
+    if (before?.series && !props.only && (mode === "time" || isComplete(before))) {
       const total = { name: "period before", points: totalLine(stackedLines(before, metric)) };
       const [line] = mode === "sum" ? cumulative([total]) : [total];
       const points = (line?.points ?? [])
@@ -63,6 +63,7 @@ export function UsageChart(props: {
   const colours = teamColours(
     lines.map((line) => line.name),
     theme,
+    props.heading === "workload" ? "workload" : "team",
   );
   const title = titleOf(metric, mode, daily, report.currency);
   return (
@@ -99,6 +100,11 @@ export function UsageChart(props: {
       />
     </Card>
   );
+}
+
+/** Return whether nearly all hours were observed; sums of fewer would mislead. */
+function isComplete(report: Report): boolean {
+  return report.hours_accounted > 0.95 * report.hours_in_period;
 }
 
 export function hasMetric(report: Report, metric: Metric): boolean {

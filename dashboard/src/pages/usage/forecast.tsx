@@ -4,7 +4,8 @@ import type { Forecast, Report } from "../../api/types";
 import type { Overlay } from "../../charts/align";
 import { Lines } from "../../charts/lines";
 import { useSession } from "../../state/session";
-import { Card, Empty } from "../../ui/components";
+import type { Resource } from "../../state/resource";
+import { Card, Empty, Loaded } from "../../ui/components";
 import { count, money, short, weekday } from "../../ui/format";
 import { stackedLines, totalLine } from "../report";
 
@@ -12,7 +13,29 @@ type Group = Forecast["data"][number];
 
 export const FORECAST_DAYS = 14;
 
-export function ForecastCard(props: { group: Group | undefined; report: Report; of: string }) {
+export function ForecastCard(props: {
+  forecast: Resource<Forecast>;
+  /** The namespace; empty for all. */
+  name: string;
+  report: Report;
+  of: string;
+}) {
+  return (
+    <Card title="Forecast" note={`GPUs that ${props.of} will want, with a 90% interval`}>
+      <Loaded of={props.forecast} missing="This server has no forecasts">
+        {(data) => (
+          <Chart
+            group={data.data.find((group) => group.name === props.name)}
+            report={props.report}
+            of={props.of}
+          />
+        )}
+      </Loaded>
+    </Card>
+  );
+}
+
+function Chart(props: { group: Group | undefined; report: Report; of: string }) {
   const { group, report } = props;
   const { zone } = useSession();
   const points = group?.points ?? [];
@@ -52,7 +75,7 @@ export function ForecastCard(props: { group: Group | undefined; report: Report; 
     return { lines, overlays, from: (ends[0] ?? 0) / 1000, to: (ends[1] ?? 0) / 1000 };
   }, [group, report]);
   return (
-    <Card title="Forecast" note={`GPUs that ${props.of} will want, with a 90% interval`}>
+    <>
       {points.length ? (
         <>
           <p class="soft forecast-words">{sentence(group as Group, report, zone)}</p>
@@ -71,7 +94,7 @@ export function ForecastCard(props: { group: Group | undefined; report: Report; 
           It needs three days of recorded allocations.
         </Empty>
       )}
-    </Card>
+    </>
   );
 }
 

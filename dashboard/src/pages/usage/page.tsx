@@ -178,7 +178,6 @@ function UsageReport(props: {
     );
   }
   const list = queues.data?.data ?? [];
-  const groups = ns ? forecast.data?.data.filter((group) => group.name === ns) : whole.data?.data;
   return (
     <>
       {!name && <Totals report={report} before={props.before} daysBefore={props.daysBefore} />}
@@ -200,7 +199,8 @@ function UsageReport(props: {
           <Shares rows={rows} report={report} metric={metric} heading={heading} query={query} />
           {current && (
             <ForecastCard
-              group={groups?.[0]}
+              forecast={ns ? forecast : whole}
+              name={ns ?? ""}
               report={report}
               of={ns ? `namespace ${ns}` : "all namespaces"}
             />
@@ -279,7 +279,11 @@ function Shares(props: {
     .filter((row) => row.row === "group")
     .sort((a, b) => valueOf(b, shown) - valueOf(a, shown))
     .slice(0, MOST_TILES);
-  const colours = teamColours(groups.map((row) => row.name || "none"));
+  const colours = teamColours(
+    groups.map((row) => row.name || "none"),
+    "bars",
+    props.heading === "workload" ? "workload" : "team",
+  );
   const format = (value: number) =>
     shown === "cost"
       ? money(value, report.currency)
