@@ -58,7 +58,7 @@ export function TableCsv(props: { address?: string | undefined }) {
     return undefined;
   };
   return (
-    <span class="page-tools">
+    <span class="page-tools table-csv">
       {problem && (
         <span class="small failed-words" role="alert">
           {problem}
