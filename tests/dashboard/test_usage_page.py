@@ -1,6 +1,7 @@
 """Test the usage and scheduling pages over a real `gpufleet demo`: drill-down, charts, budgets, zones, what fits."""
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 def report_of(demo: Demo, page: Page, path: str) -> Any:
-    """Open a usage page and return the report that it requested first."""
-    with page.expect_response(re.compile("/report.*series=")) as response:
+    """Open a usage page and return its report, not that of the days before."""
+    with page.expect_response(
+        re.compile(rf"/report.*\.\.{datetime.now(UTC):%Y-%m-%d}&.*series=")
+    ) as response:
         open_page(demo, page, path)
     return response.value.json()["data"]
 
@@ -24,7 +27,8 @@ def test_a_namespace_opens_its_workloads_and_these_open_their_runs(demo: Demo, p
     report_of(demo, page, "usage")
     first = page.get_by_role("region", name="GPU hours").locator("tbody tr").first
     namespace = first.locator("td.name").inner_text()
-    with page.expect_response(re.compile(f"/report.*namespace={namespace}")) as response:
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    with page.expect_response(re.compile(rf"/report.*namespace={namespace}&.*\.\.{today}")) as response:
         first.get_by_role("button", name=namespace).click()
     expect(page).to_have_url(re.compile(f"ns={namespace}"))
     report = response.value.json()["data"]
@@ -192,7 +196,7 @@ def test_the_planner_says_what_would_fit_and_leases_are_searched(demo: Demo, pag
     page.get_by_label("Find a node, pod or claim").fill(pod["podName"])
     total = demo.get(f"api/leases?search={pod['podName']}")["total"]
     expect(rows).to_have_count(min(20, total))
-    rows.first.get_by_role("link", name=pod["podName"]).click()
+    rows.first.get_by_role("link", name=pod["podName"]).first.click()
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page).to_have_url(re.compile("#/workloads/"))
     expect(page.get_by_text("No such workload")).to_have_count(0)

@@ -16,6 +16,12 @@ export interface Overlay extends Line {
   band?: "low" | "high";
 }
 
+/** Return the value of a limit, which has one everywhere; null for other lines. */
+export function limitOf(line: Line): number | null {
+  const [first, last, ...more] = line.points;
+  return first && last && !more.length && first[0] === last[0] ? first[0] : null;
+}
+
 export interface Columns {
   times: number[];
   values: (number | null)[][];

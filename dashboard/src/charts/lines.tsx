@@ -6,7 +6,16 @@ import "uplot/dist/uPlot.min.css";
 import { useSession } from "../state/session";
 import { saveCsv, savePng } from "../ui/export";
 import { moment, short, weekday } from "../ui/format";
-import { align, lastPlace, nearest, stack, statisticsOf, type Line, type Overlay } from "./align";
+import {
+  align,
+  lastPlace,
+  limitOf,
+  nearest,
+  stack,
+  statisticsOf,
+  type Line,
+  type Overlay,
+} from "./align";
 import { lineColours, themeColour } from "./colours";
 import { pictureOf } from "./picture";
 import { HEIGHT, plotOptions, type Format, type Shape } from "./plot";
@@ -106,7 +115,10 @@ export function Lines(props: Props) {
       if (!next.delete(name)) next.add(name);
       return next;
     });
-  const valueOf = (column: (number | null)[]) => (place === null ? null : column[place]);
+  const valueOf = (index: number) => {
+    const limit = index < own ? null : limitOf(all[index] as Line);
+    return limit ?? (place === null ? null : values[index]?.[place]);
+  };
   const titleOf = (at: number) => (props.bars ? weekday(at * 1000, zone) : moment(at * 1000, zone));
   const saveTable = () =>
     saveCsv(props.label, [
@@ -130,7 +142,7 @@ export function Lines(props: Props) {
           width={box.current?.clientWidth ?? 0}
           title={titleOf(seconds)}
           rows={all.flatMap((line, index) => {
-            const value = valueOf(values[index] ?? []);
+            const value = valueOf(index);
             return value == null || hidden.has(line.name)
               ? []
               : [{ name: line.name, value, colour: colours[index] ?? "" }];
@@ -151,7 +163,7 @@ export function Lines(props: Props) {
               onClick={() => toggle(line.name)}
             >
               <span class="swatch" style={{ background: colours[index] ?? "" }} />
-              {line.name} <b class="num">{written(valueOf(values[index] ?? []), format)}</b>
+              {line.name} <b class="num">{written(valueOf(index), format)}</b>
             </button>
           ))
         ) : (
