@@ -176,7 +176,7 @@ function Sidebar(props: { route: Route; onSearch: () => void }) {
             <Icon name="clock" /> {zone === "UTC" ? "UTC" : "Local"}
           </button>
           <a
-            class="button icon ghost"
+            class="button icon ghost side-docs"
             href="docs"
             aria-label="API documentation"
             title="API documentation"

@@ -202,6 +202,8 @@ describe("the bell", () => {
       total: 1,
     } as unknown as FindingPage;
     expect(findingNotices(page)[0]).toMatchObject({ title: "GPU 3 of n", tone: "bad", at: 0 });
+    const all = { ...page, data: [...page.data, ...page.data] };
+    expect(findingNotices(all)).toMatchObject([{ title: "n", text: "XID 48 and 1 more" }]);
   });
 });
 

@@ -19,15 +19,25 @@ const TONES: Record<string, Notice["tone"]> = {
   Failed: "bad",
 };
 
+/** Return one notice for each node with findings: a fault often concerns all of its GPUs. */
 export function findingNotices(page: FindingPage | undefined): Notice[] {
-  return (page?.data ?? []).map((finding) => ({
-    key: `finding ${finding.node} ${finding.gpu} ${finding.signal} ${finding.since}`,
-    at: finding.since ? Date.parse(finding.since) : 0,
-    tone: finding.severity === "Unhealthy" ? "bad" : "warn",
-    title: finding.gpu === null ? finding.node : `GPU ${finding.gpu} of ${finding.node}`,
-    text: finding.message,
-    path: ["nodes", finding.node],
-  }));
+  const nodes = new Map<string, FindingPage["data"]>();
+  for (const finding of page?.data ?? [])
+    nodes.set(finding.node, [...(nodes.get(finding.node) ?? []), finding]);
+  return [...nodes].map(([node, findings]) => {
+    const worst = findings.find((each) => each.severity === "Unhealthy") ?? findings[0];
+    const at = Math.max(...findings.map((each) => (each.since ? Date.parse(each.since) : 0)));
+    const alone = findings.length === 1 && worst?.gpu != null;
+    const more = findings.length > 1 ? ` and ${findings.length - 1} more` : "";
+    return {
+      key: `finding ${node} ${findings.length} ${at}`,
+      at,
+      tone: worst?.severity === "Unhealthy" ? "bad" : "warn",
+      title: alone ? `GPU ${worst.gpu} of ${node}` : node,
+      text: `${worst?.message}${more}`,
+      path: ["nodes", node],
+    };
+  });
 }
 
 /** Return the budgets that are used to 80% or 100%; they are new when this browser saw them first. */

@@ -158,6 +158,8 @@ function UsageReport(props: {
     { every: 600_000 },
   );
   const metric = metricOf(query, report);
+  // All groups get their colours together, so that they do not depend on which are the largest.
+  if (heading !== "workload") teamColours(report.rows.map((row) => row.name || "none"));
   const rows = useMemo(() => {
     const held = allocatedRows(report);
     if (name)
