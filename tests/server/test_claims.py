@@ -191,7 +191,7 @@ async def fit_of(client: httpx.AsyncClient, query: str) -> dict[str, Any]:
 async def test_what_would_fit_honours_taints_cpu_and_memory(
     stage: Stage, source: KubernetesSource, client: httpx.AsyncClient
 ) -> None:
-    room = {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "10"}}
+    room: dict[str, Any] = {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "10"}}
     await stage.node("big", gpus=4, **room)
     await stage.node("small", gpus=2, **room)
     taint = {"spec": {"taints": [{"key": "team", "value": "nlp", "effect": "NoSchedule"}]}}

@@ -293,5 +293,5 @@ def test_hours_are_added_to_the_days_of_their_period(zone: str) -> None:
     period = period_of("2026-03-28..2026-03-30", ZoneInfo(zone))
     hours = {hour: UsageAmount(1, Decimal(1)) for hour in range(period.first, period.after)}
     days = by_day(hours, ZoneInfo(zone))
-    assert list(days)[0] == period.first
+    assert next(iter(days)) == period.first
     assert [amount.allocated for amount in days.values()] == ([24, 23, 24] if "Berlin" in zone else [24] * 3)
