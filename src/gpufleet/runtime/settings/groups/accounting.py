@@ -51,14 +51,10 @@ class ReportSettings:
     schedule: str = setting(
         "never",
         "How often reports are sent: about the last day, the last week (on Mondays) or the last month (on the first).",
-        flag="--report-schedule",
         choices=["never", "daily", "weekly", "monthly"],
     )
-    hour: int = setting(
-        6, "Hour of the day in UTC at which they are sent.", flag="--report-hour", minimum=0, maximum=23
-    )
+    hour: int = setting(6, "Hour of the day in UTC at which they are sent.", minimum=0, maximum=23)
     group_by: str = setting(
         "namespace",
         "What they are grouped by: namespace, workload, label:KEY or annotation:KEY.",
-        flag="--report-group-by",
     )
