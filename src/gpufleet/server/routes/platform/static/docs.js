@@ -10,7 +10,7 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// Texts have code in backticks, as Markdown does.
+/* Texts have code in backticks, as Markdown does. */
 function prose(text) {
   return (text || "").split("`").map((part, place) => (place % 2 ? element("code", { textContent: part }) : part));
 }
