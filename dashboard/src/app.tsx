@@ -1,26 +1,26 @@
 // The application shell: navigation, cluster, theme, connection state.
+import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { live, useLive } from "./api/events";
 import type { ClusterNames, Health } from "./api/types";
 import icon from "./icon.svg";
 import { Account, LimitedView, Login } from "./login";
-import { ComparePage } from "./pages/compare";
-import { HealthPage } from "./pages/health";
 import { NodePage } from "./pages/node";
 import { NodesPage } from "./pages/nodes";
 import { OverviewPage } from "./pages/overview/overview";
 import { Palette } from "./pages/palette";
-import { QueuePage } from "./pages/queue";
-import { SchedulingPage } from "./pages/scheduling";
-import { UsagePage } from "./pages/usage";
 import { WorkloadPage } from "./pages/workload";
 import { WorkloadsPage } from "./pages/workloads";
 import { useResource } from "./state/resource";
 import { hrefOf, link, useRoute, type Route } from "./state/route";
 import { useScrollMemory } from "./state/scroll";
 import { session, useSession } from "./state/session";
+import { savedViews } from "./state/views";
+import { Bell } from "./ui/bell";
 import { Icon, type IconName } from "./ui/icons";
 import { Empty, Select } from "./ui/components";
+import { lazy } from "./ui/lazy";
+import { ProblemList, useOffline, useStaleMark } from "./ui/problems";
 import { Shortcuts } from "./ui/shortcuts";
 import { useTitle } from "./ui/title";
 
@@ -33,6 +33,19 @@ const PAGES: [string, string, IconName][] = [
   ["health", "Health", "alert"],
   ["usage", "Usage", "usage"],
 ];
+
+type PageProps = { query: Record<string, string> };
+const ComparePage = lazy<PageProps>(() =>
+  import("./pages/compare").then((page) => page.ComparePage),
+);
+const HealthPage = lazy<PageProps>(() => import("./pages/health").then((page) => page.HealthPage));
+const QueuePage = lazy<PageProps>(() => import("./pages/queue").then((page) => page.QueuePage));
+const SchedulingPage = lazy<PageProps>(() =>
+  import("./pages/scheduling/page").then((page) => page.SchedulingPage),
+);
+const UsagePage = lazy<PageProps>(() =>
+  import("./pages/usage/page").then((page) => page.UsagePage),
+);
 
 export function App() {
   const { loginReason } = useSession();
@@ -53,25 +66,43 @@ export function App() {
       <Sidebar route={route} onSearch={() => setOpened("palette")} />
       {opened === "palette" && <Palette pages={destinations()} onClose={() => setOpened(null)} />}
       {opened === "shortcuts" && <Shortcuts onClose={() => setOpened(null)} />}
-      <main class="main" id="main" tabIndex={-1}>
+      <Main>
         <Banners />
+        <ProblemList />
         <LimitedView />
         <Page key={`${route.path.join("/")} ${cluster}`} route={route} />
-      </main>
+      </Main>
     </div>
+  );
+}
+
+/** The content of the page; while the server can't be reached, each card shows the age of its data. */
+function Main(props: { children: ComponentChildren }) {
+  return (
+    <main {...useStaleMark()} id="main" tabIndex={-1}>
+      {props.children}
+    </main>
   );
 }
 
 type Opened = "palette" | "shortcuts" | null;
 
 function destinations() {
-  return PAGES.map(([path, name, icon]) => ({
+  const pages = PAGES.map(([path, name, icon]) => ({
     key: `page ${path}`,
     icon,
     name,
     note: "page",
     href: link(path ? [path] : []),
   }));
+  const views = savedViews().map(({ name, href }) => ({
+    key: `view ${name}`,
+    icon: "bookmark" as const,
+    name,
+    note: "saved view",
+    href,
+  }));
+  return [...pages, ...views];
 }
 
 function skip(event: Event): void {
@@ -148,6 +179,15 @@ function Sidebar(props: { route: Route; onSearch: () => void }) {
           >
             <Icon name="clock" /> {zone === "UTC" ? "UTC" : "Local"}
           </button>
+          <a
+            class="button icon ghost side-docs"
+            href="docs"
+            aria-label="API documentation"
+            title="API documentation"
+          >
+            <Icon name="code" />
+          </a>
+          <Bell />
         </div>
       </div>
     </div>
@@ -174,10 +214,11 @@ function ClusterSwitch(props: { route: Route }) {
 
 function LiveState() {
   const { state } = useLive();
+  const offline = useOffline() !== null;
   const [name, words] =
-    state === "live"
+    state === "live" && !offline
       ? ["live-on", "Live"]
-      : state === "lost"
+      : state === "lost" || offline
         ? ["live-lost", "Reconnecting…"]
         : ["live-wait", "Connecting…"];
   return (

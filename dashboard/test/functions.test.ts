@@ -9,7 +9,7 @@ import { pinchOf } from "../src/heatmap/pinch";
 import { gangsOf } from "../src/pages/gang";
 import { allocatedRows, coverageText, stackedLines } from "../src/pages/report";
 import { durationLabel, gpusOf, modelsOf } from "../src/pages/request";
-import { byFree, fittingNodes, capacityOf } from "../src/pages/capacity";
+import { byFree } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
 import { rangeOf } from "../src/state/range";
 import { hrefOf, parseRoute } from "../src/state/route";
@@ -93,9 +93,36 @@ describe("the usage report", () => {
       step: "hour",
       times: ["2026-11-01T00:00:00Z", "2026-11-01T01:00:00Z"],
       lines: [
-        { row: "group", name: "a", namespace: "x", kind: "Job", uid: "1", gpu_hours: [4, 4.25] },
-        { row: "group", name: "a", namespace: "y", kind: "Job", uid: "2", gpu_hours: [0, 4] },
-        { row: "others", name: "others", namespace: "", kind: "", uid: "", gpu_hours: [1, 1.5] },
+        {
+          row: "group",
+          name: "a",
+          namespace: "x",
+          kind: "Job",
+          uid: "1",
+          gpu_hours: [4, 4.25],
+          cost: [4, 4.25],
+          energy_kwh: [null, null],
+        },
+        {
+          row: "group",
+          name: "a",
+          namespace: "y",
+          kind: "Job",
+          uid: "2",
+          gpu_hours: [0, 4],
+          cost: [0, 4],
+          energy_kwh: [null, null],
+        },
+        {
+          row: "others",
+          name: "others",
+          namespace: "",
+          kind: "",
+          uid: "",
+          gpu_hours: [1, 1.5],
+          cost: [1, 1.5],
+          energy_kwh: [null, null],
+        },
       ],
     },
   };
@@ -104,7 +131,9 @@ describe("the usage report", () => {
     const lines = stackedLines(report);
     const top = stack(align(lines).values).at(-1) ?? [];
     const held = allocatedRows(report);
-    expect(top.reduce((sum, value) => sum + value, 0)).toBe(report.totals.allocated_gpu_hours);
+    expect(top.reduce((sum: number, value) => sum + (value ?? 0), 0)).toBe(
+      report.totals.allocated_gpu_hours,
+    );
     expect(held.reduce((sum, each) => sum + each.gpu_hours, 0)).toBe(
       report.totals.allocated_gpu_hours,
     );
@@ -222,32 +251,24 @@ describe("gangs", () => {
   });
 });
 
-test("capacity counts adjacent free GPUs and islands", () => {
+test("nodes are counted by their free GPUs", () => {
   const map = {
     quantity: "utilization",
     unit: "%",
     takenAt: 1,
-    nodes: ["n1", "n2"],
-    counts: [4, 4],
+    nodes: ["n1", "n2", "n3"],
+    counts: [4, 4, 1],
     models: ["H200"],
-    modelOf: [0, 0],
-    indexes: [0, 1, 2, 3, 0, 1, 2, 3],
-    values: [0, 0, 0, 0, 0, 0, 0, 0],
-    marks: "fhffffcx",
-    islands: "00110000",
+    modelOf: [0, 0, 0],
+    indexes: [0, 1, 2, 3, 0, 1, 2, 3, 0],
+    values: [0, 0, 0, 0, 0, 0, 0, 0, 0],
+    marks: "fhffffcxh",
+    islands: "001100000",
     groups: {},
     holders: [],
     holderOf: [],
   };
-  const nodes = capacityOf(map);
-  expect(nodes.map((node) => [node.free, node.run, node.island])).toEqual([
-    [3, 2, 2],
-    [2, 2, 2],
-  ]);
-  expect(fittingNodes(nodes, 3, "any", "").map((each) => each.node)).toEqual(["n1"]);
-  expect(fittingNodes(nodes, 3, "contiguous", "")).toEqual([]);
-  expect(fittingNodes(nodes, 2, "island", "H200").map((each) => each.node)).toEqual(["n2", "n1"]);
-  expect(byFree(nodes)).toEqual([
+  expect(byFree(map)).toEqual([
     [2, 1],
     [3, 1],
   ]);

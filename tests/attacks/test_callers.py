@@ -68,10 +68,10 @@ async def test_large_training_reads_and_writes_do_not_delay_other_requests(
                 for number in range(10_000)
             ]
         ).encode()
-        sent = {"content": rows, "headers": {"Content-Type": "application/json"}}
+        headers = {"Content-Type": "application/json"}
         async with target.watched():
             reads = [asyncio.create_task(http.get(path, params=span)) for _ in range(12)]
-            writes = [asyncio.create_task(http.post(path, **sent)) for _ in range(20)]
+            writes = [asyncio.create_task(http.post(path, content=rows, headers=headers)) for _ in range(20)]
             hours = {"start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-02T00:00:00Z"}
             while not all(task.done() for task in reads):
                 started = time.monotonic()

@@ -34,7 +34,7 @@ def test_every_page_shows_its_sections_with_data(demo: Demo, page: Page) -> None
         f"nodes/{node}": ["GPUs", "History", "Processes", "Labels"],
         "workloads": ["Workloads"],
         f"workloads/{workload}": ["GPUs over time", "Training", "Hierarchy", "Pods"],
-        "usage": ["Allocated GPUs", "GPU hours by namespace", "Idle while allocated"],
+        "usage": ["Allocated GPUs", "Forecast", "GPU hours by namespace", "Idle while allocated"],
         "queue": ["In order", "GpuQueues"],
         "scheduling": ["Would it fit now?", "Claims", "Gangs", "Leases"],
         "health": ["Findings", "Repairs"],
@@ -121,7 +121,8 @@ def hourly_rows(demo: Demo, report: Any) -> list[Any]:
 
 
 def test_totals_over_a_thousand_hourly_rows_match_the_report_exactly(demo: Demo, page: Page) -> None:
-    with page.expect_response(re.compile("/report.*group_by=workload.*series=")) as response:
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    with page.expect_response(re.compile(rf"/report.*group_by=workload.*\.\.{today}&.*series=")) as response:
         open_page(demo, page, "usage?by=workload")
     report = response.value.json()["data"]
     rows = hourly_rows(demo, report)
@@ -146,15 +147,16 @@ def test_a_month_can_be_downloaded_as_csv_and_printed(demo: Demo, page: Page) ->
     page.get_by_role("radio", name="Month").click()
     expect(page).to_have_url(re.compile("period=month"))
     expect(page.get_by_role("heading", name="GPU hours per day")).to_be_visible()
+    table = page.locator(".card", has_text="GPU hours by")
     with page.expect_download() as download:
-        page.get_by_role("button", name="CSV").click()
+        table.get_by_role("button", name="Save the table as CSV").click()
     text = Path(download.value.path()).read_text()
     rows = list(csv.DictReader(io.StringIO(text)))
     allocated = sum(float(row["gpu_hours"]) for row in rows if row["row"] != "unallocated")
     expect(page.locator("tfoot tr")).to_contain_text(rounded(allocated))
     assert sum(float(row["cost"]) for row in rows) > 0
     page.emulate_media(media="print")
-    expect(page.get_by_role("button", name="CSV")).to_be_hidden()
+    expect(page.get_by_role("button", name="Save the table as CSV").first).to_be_hidden()
     expect(page.locator(".side")).to_be_hidden()
     expect(page.locator("tfoot tr")).to_be_visible()
 

@@ -22,6 +22,7 @@ from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.claim_view import ClaimView, WatchedState
 from gpufleet.server.routes.scheduling.claims import claim_routes
+from gpufleet.server.routes.scheduling.fit import fit_routes
 from gpufleet.server.routes.scheduling.waiting import waiting_routes
 from gpufleet.server.start_times import StartTimes
 from gpufleet.sources.kubernetes import KubernetesSource
@@ -57,7 +58,12 @@ async def api(source: KubernetesSource) -> AsyncIterator[httpx.AsyncClient]:
             return []
 
         starts = {"default": StartTimes(view.ledger, periods)}
-        routes = [*claim_routes(clusters, {"default": view}, starts), *waiting_routes(clusters, starts)]
+        views = {"default": view}
+        routes = [
+            *claim_routes(clusters, views, starts),
+            *waiting_routes(clusters, starts),
+            *fit_routes(clusters, views, starts),
+        ]
         transport = httpx.ASGITransport(create_app(Api(routes=routes)))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield client
@@ -155,6 +161,65 @@ async def test_the_queue_says_when_units_are_expected_to_start(
     assert impossible["expectedStart"] is None
     assert "no node" in impossible["waitsFor"]
     assert (await client.get("/api/queue?cluster=slurm")).status_code == 404
+
+
+async def test_leases_are_found_by_namespace_and_by_part_of_a_name(
+    stage: Stage, client: httpx.AsyncClient
+) -> None:
+    await stage.node("a", gpus=1)
+    await stage.node("b", gpus=1)
+    for name in ("first", "second"):
+        await stage.claim(name)
+        await stage.schedule(await stage.pod(f"pod-{name}", name))
+    await rows(client, "/api/leases", 2)
+    assert [row["node"] for row in await rows(client, "/api/leases?search=B", 1)] == ["b"]
+    [lease] = await rows(client, "/api/leases?search=pod-fir", 1)
+    assert lease["holders"][0]["claim"] == "first"
+    await rows(client, "/api/leases?namespace=default", 2)
+    await rows(client, "/api/leases?namespace=other", 0)
+    await rows(client, "/api/leases?foreign=true", 0)
+    await rows(client, "/api/leases?foreign=false&search=second", 1)
+
+
+async def fit_of(client: httpx.AsyncClient, query: str) -> dict[str, Any]:
+    answer = await client.get(f"/api/queue/fit?{query}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()["data"]
+    return found
+
+
+async def test_what_would_fit_honours_taints_cpu_and_memory(
+    stage: Stage, source: KubernetesSource, client: httpx.AsyncClient
+) -> None:
+    room: dict[str, Any] = {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "10"}}
+    await stage.node("big", gpus=4, **room)
+    await stage.node("small", gpus=2, **room)
+    taint = {"spec": {"taints": [{"key": "team", "value": "nlp", "effect": "NoSchedule"}]}}
+    await stage._patch("/api/v1/nodes/big", taint)
+    await stage.until(lambda: len(source.nodes.cache) == 2)
+    await stage.until(lambda: any(node.spec.taints for node in source.nodes.cache))
+    await stage.until(
+        lambda: sorted(len(each.status.devices) for each in source.node_statuses.cache) == [2, 4]
+    )
+    two = await fit_of(client, "gpus=2")
+    assert (two["fits"], two["totalNodes"], two["nodes"]) == (True, 1, [{"name": "small", "free": 2}])
+    four = await fit_of(client, "gpus=4")
+    assert (four["fits"], four["estimate"]["position"]) == (False, 1)
+    assert sum(four["reasons"].values()) == 2
+    assert (await fit_of(client, "gpus=4&tolerations=team"))["nodes"] == [{"name": "big", "free": 4}]
+    assert [node["name"] for node in (await fit_of(client, "gpus=1&tolerations=*"))["nodes"]] == [
+        "small",
+        "big",
+    ]
+    assert not (await fit_of(client, "gpus=1&cpu=9"))["fits"]
+    assert not (await fit_of(client, "gpus=1&memory=33Gi"))["fits"]
+    assert (await fit_of(client, "gpus=1&cpu=8&memory=32Gi"))["fits"]
+    pods = await fit_of(client, "gpus=1&pods=3&cpu=3")
+    assert (pods["fits"], pods["placed"], pods["sentence"]) == (False, 2, "2 of 3 pods fit now")
+    wrong = await client.get("/api/queue/fit?cpu=lots")
+    assert wrong.status_code == 400
+    assert "parameter cpu: 'lots' is not valid" in wrong.json()["message"]
+    assert (await client.get("/api/queue/fit?cluster=slurm")).status_code == 404
 
 
 async def test_explain_counts_the_devices_of_resource_claims(server: KubeLite, stage: Stage) -> None:

@@ -86,12 +86,11 @@ export async function read<T>(address: string, signal?: AbortSignal): Promise<T>
 }
 
 /** Fetch a response without envelope, such as a CSV file. */
-export async function readText(address: string): Promise<string> {
-  const response = await fetch(address, { headers: authorization(), cache: "no-store" }).catch(
-    () => {
-      throw new ApiError(0, "the server can't be reached");
-    },
-  );
+export async function readText(address: string, accept = "*/*"): Promise<string> {
+  const headers = { ...authorization(), accept };
+  const response = await fetch(address, { headers, cache: "no-store" }).catch(() => {
+    throw new ApiError(0, "the server can't be reached");
+  });
   if (!response.ok) await unwrapped(response); // throws the error in the envelope
   return response.text();
 }

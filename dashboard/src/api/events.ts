@@ -15,6 +15,8 @@ type Listener = (change: Change) => void;
 class Live {
   state: LiveState = "connecting";
   recent: Change[] = [];
+  /** When the server was last heard of, in milliseconds; 0 for never. */
+  heardAt = 0;
   private cluster: string | null = null;
   private stop: AbortController | null = null;
   private hearing = new Set<Listener>();
@@ -88,6 +90,7 @@ class Live {
         if (done) return;
         clearTimeout(silence);
         silence = setTimeout(abort, SILENCE);
+        this.heardAt = Date.now();
         const { events, rest } = splitEvents(text + value);
         text = rest;
         for (const event of events) this.take(event.name, event.data, known);

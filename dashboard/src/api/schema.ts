@@ -291,7 +291,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Workloads with idle GPUs, most idle GPU-hours first; counted in whole days */
+        /** Workloads with idle GPUs, most idle GPU-hours first; counted in whole days of the time zone */
         get: operations["waste"];
         put?: never;
         post?: never;
@@ -1004,6 +1004,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/queue/fit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Whether pods with these requests would fit now
+         * @description Counts free healthy GPUs, cordons, taints, CPU and memory, as the planner does.
+         */
+        get: operations["would_fit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/forecast": {
         parameters: {
             query?: never;
@@ -1329,7 +1349,7 @@ export interface components {
         };
         /**
          * ReportSeries
-         * @description GPU-hours over time. Hours and days without data are left out.
+         * @description GPU-hours, cost and energy over time. Hours and days without data are left out.
          */
         ReportSeries: {
             /** @enum {unknown} */
@@ -1352,6 +1372,8 @@ export interface components {
             /** @default  */
             uid: string;
             gpu_hours: number[];
+            cost: number[];
+            energy_kwh: (number | null)[];
         };
         /**
          * FaultCosts
@@ -2432,6 +2454,30 @@ export interface components {
             name: string;
             claims: string[];
             estimate: components["schemas"]["StartEstimate"];
+        };
+        /**
+         * FitAnswer
+         * @description Whether the pods fit now; if not, why, what would help, and when they are expected to start.
+         */
+        FitAnswer: {
+            fits: boolean;
+            placed: number;
+            sentence: string;
+            nodes: components["schemas"]["FitNode"][];
+            totalNodes: number;
+            reasons: {
+                [key: string]: number;
+            };
+            remedies: string[];
+            estimate: components["schemas"]["StartEstimate"] | null;
+        };
+        /**
+         * FitNode
+         * @description A node that could take at least one pod.
+         */
+        FitNode: {
+            name: string;
+            free: number;
         };
         /**
          * Forecast
@@ -3691,12 +3737,16 @@ export interface operations {
     usage_report: {
         parameters: {
             query: {
-                /** @description a month (2026-10), a day (2026-10-05), or the first and last of several (2026-10-05..2026-10-11), in UTC. */
+                /** @description a month (2026-10), a day (2026-10-05), or the first and last of several (2026-10-05..2026-10-11). */
                 period: string;
                 /** @description namespace, workload, label:KEY or annotation:KEY. */
                 group_by?: string;
                 /** @description Cluster; the default one if not given. */
                 cluster?: string;
+                /** @description Time zone of the days, such as Europe/Berlin. */
+                zone?: string;
+                /** @description Usage of this namespace only. */
+                namespace?: string;
                 /** @description Number of largest groups; the rest is one row. 0: all. */
                 groups?: number;
                 /** @description Number of largest groups to include as time series. */
@@ -3847,6 +3897,8 @@ export interface operations {
                 start_time?: string;
                 /** @description RFC 3339 with an offset; inclusive. */
                 end_time?: string;
+                /** @description Time zone of the days, such as Europe/Berlin. */
+                zone?: string;
                 /** @description Page number, from 1. */
                 page?: number;
                 /** @description Rows per page. */
@@ -7135,6 +7187,12 @@ export interface operations {
                 pageSize?: number;
                 /** @description Leases of this node's GPUs only. */
                 node?: string;
+                /** @description Leases of pods in this namespace only. */
+                namespace?: string;
+                /** @description Part of the name of a node, pod, namespace or claim. */
+                search?: string;
+                /** @description Leases that gpufleet's scheduler did not create, or did. */
+                foreign?: boolean;
             };
             header?: never;
             path?: never;
@@ -7486,6 +7544,95 @@ export interface operations {
                         code: 0;
                         message: string;
                         data: components["schemas"]["StartEstimate"];
+                        /** @description The request's trace id. */
+                        traceId: string;
+                        /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */
+                        scope?: {
+                            namespaces: string[];
+                        };
+                    };
+                };
+            };
+            /** @description Not modified. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["ClustersError"];
+            401: components["responses"]["ClustersError"];
+            403: components["responses"]["ClustersError"];
+            404: components["responses"]["ClustersError"];
+            429: components["responses"]["ClustersError"];
+            500: components["responses"]["ClustersError"];
+            503: components["responses"]["ClustersError"];
+            default: components["responses"]["ClustersError"];
+        };
+    };
+    would_fit: {
+        parameters: {
+            query?: {
+                /** @description Cluster; the default one if not given. */
+                cluster?: string;
+                /** @description GPUs of each pod. */
+                gpus?: number;
+                /** @description Pods that start together. */
+                pods?: number;
+                /** @description GPU model in any spelling; a short name such as h100 for all its forms. */
+                model?: string;
+                /** @description GPUs with adjacent indexes, or of one island. */
+                grouping?: "any" | "contiguous" | "island";
+                /** @description CPUs of each pod, such as 8 or 500m. */
+                cpu?: string;
+                /** @description Memory of each pod, such as 64Gi. */
+                memory?: string;
+                /** @description Keys of taints that the pods tolerate, with commas; * for all. */
+                tolerations?: string;
+                priority?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    "X-Trace-Id": components["headers"]["X-Trace-Id"];
+                    Warning: components["headers"]["Warning"];
+                    "X-Gpufleet-Scope": components["headers"]["X-Gpufleet-Scope"];
+                    ETag: components["headers"]["ETag"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": 0,
+                     *       "message": "success",
+                     *       "data": {
+                     *         "fits": false,
+                     *         "placed": 0,
+                     *         "sentence": "0/40 nodes fit: 40 have fewer than 8 free GPUs",
+                     *         "nodes": [],
+                     *         "totalNodes": 0,
+                     *         "reasons": {
+                     *           "have fewer than 8 free GPUs": 40
+                     *         },
+                     *         "remedies": [
+                     *           "ask for 4 instead of 8 (then it fits on gpu-node-1)"
+                     *         ],
+                     *         "estimate": null
+                     *       },
+                     *       "traceId": "0af7651916cd43dd8448eb211c80319c"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        code: 0;
+                        message: string;
+                        data: components["schemas"]["FitAnswer"];
                         /** @description The request's trace id. */
                         traceId: string;
                         /** @description The namespaces that the data is limited to; absent for callers who may see every namespace. */

@@ -7,6 +7,21 @@ export interface Line {
   quiet?: boolean;
 }
 
+/** A line over stacked areas that is not stacked itself: a limit, an earlier period, a forecast. */
+export interface Overlay extends Line {
+  /** The name of a colour variable of the theme. */
+  colour: string;
+  dash?: boolean;
+  /** The interval between `low` and `high` is filled. */
+  band?: "low" | "high";
+}
+
+/** Return the value of a limit, which has one everywhere; null for other lines. */
+export function limitOf(line: Line): number | null {
+  const [first, last, ...more] = line.points;
+  return first && last && !more.length && first[0] === last[0] ? first[0] : null;
+}
+
 export interface Columns {
   times: number[];
   values: (number | null)[][];
@@ -64,15 +79,22 @@ export function nearest(times: readonly number[], at: number, room: number): num
   return found;
 }
 
-/** Add each column to those before it for stacked areas; gaps count as zero. */
-export function stack(values: readonly (readonly (number | null)[])[]): number[][] {
+/** Add each column to those before it for stacked areas; a gap counts as zero, except where no column has a value. */
+export function stack(values: readonly (readonly (number | null)[])[]): (number | null)[][] {
   const sum: number[] = [];
   return values.map((column) =>
     column.map((value, place) => {
-      sum[place] = (sum[place] ?? 0) + (value ?? 0);
-      return sum[place];
+      if (values.every((other) => other[place] == null)) return null;
+      return (sum[place] = (sum[place] ?? 0) + (value ?? 0));
     }),
   );
+}
+
+/** Return the last place at which one of these columns has a value. */
+export function lastPlace(values: readonly (readonly (number | null)[])[], length: number): number {
+  for (let place = length - 1; place >= 0; place--)
+    if (values.some((column) => column[place] != null)) return place;
+  return length - 1;
 }
 
 /** Return the positions of isolated values, which no line shows. */

@@ -1,7 +1,7 @@
 // Colour scales for colour-blind readers: viridis and inferno, interpolated between a few anchors,
 // and eight distinct colours after Okabe and Ito.
 
-import { paletteColours } from "./palette";
+import { rememberList, rememberedList } from "../state/storage";
 
 export type Rgb = readonly [number, number, number];
 export type Scale = (rate: number) => Rgb;
@@ -55,7 +55,57 @@ export function themeColour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-/** Return a colour for each name: the same for a name whatever else is shown, unless two would be equal. */
-export function teamColours(names: readonly string[]): Map<string, string> {
-  return paletteColours(names);
+const HUES = 12;
+const TONES = { bars: [74, 66, 82], dark: [68, 60, 76], light: [40, 48, 33] };
+const UNNAMED = "#9aa3b0";
+const KEPT = "gpufleet.colours";
+const MOST_KEPT = 300;
+/** The places of names on the colour wheel. Those of teams are kept by the browser. */
+const places = {
+  team: new Map<string, number>(rememberedList<[string, number]>(KEPT)),
+  workload: new Map<string, number>(),
+};
+
+/**
+ * Return a colour for each name. A name keeps its colour, whatever is shown beside it: its place comes from the name,
+ * moves on if another name has it already, and is remembered.
+ */
+export function teamColours(
+  names: readonly string[],
+  tone: keyof typeof TONES = "bars",
+  kind: keyof typeof places = "team",
+): Map<string, string> {
+  const known = places[kind];
+  const before = known.size;
+  const colours = new Map<string, string>();
+  for (const name of [...new Set(names)].sort()) {
+    if (name && !known.has(name)) known.set(name, freePlace(known, hashOf(name) % HUES));
+    colours.set(name, name ? colourAt(known.get(name) ?? 0, tone) : UNNAMED);
+  }
+  if (kind === "team" && known.size > before) rememberList(KEPT, [...known].slice(0, MOST_KEPT));
+  return colours;
+}
+
+function colourAt(place: number, tone: keyof typeof TONES): string {
+  const tones = TONES[tone];
+  const hue = place % HUES;
+  const lightness = tones[(Math.floor(place / HUES) + hue) % tones.length] ?? 60;
+  return `hsl(${(hue * 360) / HUES} 58% ${lightness}%)`;
+}
+
+/** Return the place next to `first` that no name has; when all are taken, names share them. */
+function freePlace(known: ReadonlyMap<string, number>, first: number): number {
+  const taken = new Set(known.values());
+  for (let round = 0; round < 3; round++)
+    for (let step = 0; step < HUES; step++) {
+      const place = round * HUES + ((first + step * 5) % HUES);
+      if (!taken.has(place)) return place;
+    }
+  return first;
+}
+
+function hashOf(name: string): number {
+  let hash = 2166136261;
+  for (const letter of name) hash = Math.imul(hash ^ (letter.codePointAt(0) ?? 0), 16777619);
+  return (hash ^ (hash >>> 15)) >>> 0;
 }

@@ -4,11 +4,14 @@ import type { Occupancy, OccupancyPeriod } from "../api/types";
 import { link } from "../state/route";
 import { useSession } from "../state/session";
 import { moment, percent, span } from "../ui/format";
-import { teamColours } from "./colours";
-import { heldShare, occupancyRows, type Bar } from "./occupancy";
+import { saveCsv, savePng } from "../ui/export";
+import { teamColours, themeColour } from "./colours";
+import { heldShare, occupancyRows, type Bar, type Row } from "./occupancy";
+import { emptyCanvas, pictureOf } from "./picture";
 
 const TICKS = 6;
 const SHORTEST_DRAG = 0.01;
+const PICTURE = { width: 1100, row: 24, label: 70 };
 
 export function Gantt(props: {
   occupancy: Occupancy;
@@ -66,6 +69,14 @@ export function Gantt(props: {
             {namespace || "another namespace"}
           </span>
         ))}
+        <span class="chart-tools">
+          <button type="button" class="linkish small" onClick={() => saveTable(occupancy)}>
+            CSV
+          </button>
+          <button type="button" class="linkish small" onClick={() => savePicture(rows, colours)}>
+            PNG
+          </button>
+        </span>
       </figcaption>
       {occupancy.truncated && (
         <p class="muted small">The oldest workloads are not shown. Choose a shorter range.</p>
@@ -86,6 +97,44 @@ export function ShareAxis(props: { start: number; end: number }) {
       ))}
     </div>
   );
+}
+
+function saveTable(occupancy: Occupancy): void {
+  const at = (seconds: number) => (seconds ? new Date(seconds * 1000).toISOString() : null);
+  saveCsv("occupancy", [
+    ["gpus", "namespace", "kind", "workload", "pod", "start", "end", "share"],
+    ...occupancy.periods.map((period) => [
+      period.gpus.join(" "),
+      period.namespace,
+      period.workloadKind,
+      period.workloadName,
+      period.podName,
+      at(period.start),
+      at(period.end),
+      period.share,
+    ]),
+  ]);
+}
+
+function savePicture(rows: readonly Row[], colours: ReadonlyMap<string, string>): void {
+  const { width, row: height, label } = PICTURE;
+  const canvas = emptyCanvas(width, rows.length * height);
+  const context = canvas.getContext("2d") as CanvasRenderingContext2D;
+  rows.forEach((row, place) => {
+    context.fillStyle = themeColour("--muted");
+    context.fillText(row.name, 0, place * height + height / 2);
+    for (const bar of row.bars) {
+      context.fillStyle = colours.get(bar.period.namespace) ?? "";
+      const [left, length] = [bar.left * (width - label), bar.width * (width - label)];
+      const top = place * height + 2 + bar.top * (height - 4);
+      context.fillRect(label + left, top, Math.max(1, length - 1), bar.height * (height - 4));
+    }
+  });
+  const keys = [...colours].map(([name, colour]) => ({
+    name: name || "another namespace",
+    colour,
+  }));
+  savePng("occupancy", pictureOf(canvas, "Workloads on each GPU over time", keys));
 }
 
 function BarLink(props: { bar: Bar; now: number; colour: string }) {

@@ -4,9 +4,20 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { useSession } from "../state/session";
-import { moment, short } from "../ui/format";
-import { align, nearest, stack, statisticsOf, type Line } from "./align";
-import { lineColours } from "./colours";
+import { saveCsv, savePng } from "../ui/export";
+import { moment, short, weekday } from "../ui/format";
+import {
+  align,
+  lastPlace,
+  limitOf,
+  nearest,
+  stack,
+  statisticsOf,
+  type Line,
+  type Overlay,
+} from "./align";
+import { lineColours, themeColour } from "./colours";
+import { pictureOf } from "./picture";
 import { HEIGHT, plotOptions, type Format, type Shape } from "./plot";
 
 const MOST_NAMED = 12;
@@ -15,8 +26,14 @@ const MOST_ROWS = 64;
 const DAY = 86_400;
 const QUIET = { dark: "#39424f", light: "#c9d0da" };
 
+const NO_OVERLAYS: readonly Overlay[] = [];
+
 interface Props extends Shape {
   lines: readonly Line[];
+  /** Lines on top that are not stacked. */
+  overlays?: readonly Overlay[];
+  /** The colours of lines by name; distinct ones by default. */
+  colours?: ReadonlyMap<string, string>;
   label: string;
   /** Expected seconds between two points: longer pauses are gaps. */
   step?: number;
@@ -38,21 +55,25 @@ export function Lines(props: Props) {
   const [cursor, setCursor] = useState<Cursor | null>(null);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const format = props.format ?? short;
-  const position = props.position ?? ((seconds: number) => moment(seconds * 1000, zone));
-  const { times, values } = useMemo(
-    () => align(props.lines, props.step),
-    [props.lines, props.step],
+  const overlays = props.overlays ?? NO_OVERLAYS;
+  const all: readonly Line[] = useMemo(
+    () => [...props.lines, ...overlays],
+    [props.lines, overlays],
   );
+  const own = props.lines.length;
+  const { times, values } = useMemo(() => align(all, props.step), [all, props.step]);
   const drawn = useMemo(() => {
     const shown = values.map((column, place) =>
-      hidden.has(props.lines[place]?.name ?? "") ? column.map(() => null) : column,
+      hidden.has(all[place]?.name ?? "") ? column.map(() => null) : column,
     );
-    return props.stacked ? stack(shown) : shown;
+    return props.stacked ? [...stack(shown.slice(0, own)), ...shown.slice(own)] : shown;
   }, [values, props.stacked, hidden]);
-  const colours = lineColours(props.lines.length, theme).map((colour, place) =>
-    props.lines[place]?.quiet ? QUIET[theme] : colour,
-  );
-  const names = props.lines.map((line) => line.name).join("\n");
+  const lineColour = lineColours(own, theme).map((colour, place) => {
+    const line = props.lines[place];
+    return line?.quiet ? QUIET[theme] : (props.colours?.get(line?.name ?? "") ?? colour);
+  });
+  const colours = [...lineColour, ...overlays.map((overlay) => themeColour(overlay.colour))];
+  const names = all.map((line) => line.name).join("\n");
   const shape = `${names} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height} ${props.from} ${props.to}`;
 
   useEffect(() => {
@@ -63,8 +84,8 @@ export function Lines(props: Props) {
       onZoom: zoom.current && ((from: number, to: number) => zoom.current?.(from, to)),
     };
     const made = new uPlot(
-      plotOptions(props, element.clientWidth, colours, format, handlers),
-      columnsOf(times, drawn, props.stacked) as uPlot.AlignedData,
+      plotOptions(props, element.clientWidth, lineColour, format, handlers, overlays),
+      columnsOf(times, drawn, own, props.stacked) as uPlot.AlignedData,
       element,
     );
     plot.current = made;
@@ -80,11 +101,13 @@ export function Lines(props: Props) {
   }, [shape]);
 
   useEffect(() => {
-    plot.current?.setData(columnsOf(times, drawn, props.stacked) as uPlot.AlignedData);
+    plot.current?.setData(columnsOf(times, drawn, own, props.stacked) as uPlot.AlignedData);
   }, [times, drawn]);
 
   const room = roomOf(props);
-  const place = cursor ? nearest(times, cursor.time, room) : times.length - 1;
+  const place = cursor
+    ? nearest(times, cursor.time, room)
+    : lastPlace(own ? values.slice(0, own) : values, times.length);
   const seconds = place === null ? cursor?.time : times[place];
   const toggle = (name: string) =>
     setHidden((old) => {
@@ -92,7 +115,25 @@ export function Lines(props: Props) {
       if (!next.delete(name)) next.add(name);
       return next;
     });
-  const valueOf = (column: (number | null)[]) => (place === null ? null : column[place]);
+  const valueOf = (index: number) => {
+    const limit = index < own ? null : limitOf(all[index] as Line);
+    return limit ?? (place === null ? null : values[index]?.[place]);
+  };
+  const titleOf = (at: number) => (props.bars ? weekday(at * 1000, zone) : moment(at * 1000, zone));
+  const position = props.position ?? titleOf;
+  const saveTable = () =>
+    saveCsv(props.label, [
+      ["time", ...all.map((line) => line.name)],
+      ...times.map((at, row) => [
+        new Date(at * 1000).toISOString(),
+        ...values.map((column) => column[row] ?? null),
+      ]),
+    ]);
+  const savePicture = () => {
+    const canvas = plot.current?.ctx.canvas;
+    const keys = all.map((line, index) => ({ name: line.name, colour: colours[index] ?? "" }));
+    if (canvas) savePng(props.label, pictureOf(canvas, props.label, keys));
+  };
   return (
     <figure class="chart" aria-label={props.label}>
       <div class={`chart-box ${props.onZoom ? "zoomable" : ""}`} ref={box} />
@@ -101,8 +142,8 @@ export function Lines(props: Props) {
           left={cursor.left}
           width={box.current?.clientWidth ?? 0}
           title={position(seconds)}
-          rows={props.lines.flatMap((line, index) => {
-            const value = valueOf(values[index] ?? []);
+          rows={all.flatMap((line, index) => {
+            const value = valueOf(index);
             return value == null || hidden.has(line.name)
               ? []
               : [{ name: line.name, value, colour: colours[index] ?? "" }];
@@ -112,8 +153,8 @@ export function Lines(props: Props) {
       )}
       <figcaption class="legend">
         {seconds !== undefined && <span class="muted num">{position(seconds)}</span>}
-        {props.lines.length <= MOST_NAMED ? (
-          props.lines.map((line, index) => (
+        {all.length <= MOST_NAMED ? (
+          all.map((line, index) => (
             <button
               type="button"
               class="key"
@@ -123,14 +164,22 @@ export function Lines(props: Props) {
               onClick={() => toggle(line.name)}
             >
               <span class="swatch" style={{ background: colours[index] ?? "" }} />
-              {line.name} <b class="num">{written(valueOf(values[index] ?? []), format)}</b>
+              {line.name} <b class="num">{written(valueOf(index), format)}</b>
             </button>
           ))
         ) : (
           <Many values={values} place={place} format={format} />
         )}
+        <span class="chart-tools">
+          <button type="button" class="linkish small" onClick={saveTable}>
+            CSV
+          </button>
+          <button type="button" class="linkish small" onClick={savePicture}>
+            PNG
+          </button>
+        </span>
       </figcaption>
-      <Values lines={props.lines} values={values} format={format} />
+      <Values lines={all} values={values} format={format} />
     </figure>
   );
 }
@@ -240,6 +289,12 @@ function written(value: number | null | undefined, format: Format): string {
 }
 
 /** Paint stacked areas from the top down, so that each covers its own part. */
-function columnsOf(times: number[], drawn: (number | null)[][], stacked = false): unknown[] {
-  return [times, ...(stacked ? [...drawn].reverse() : drawn)];
+function columnsOf(
+  times: number[],
+  drawn: (number | null)[][],
+  own: number,
+  stacked = false,
+): unknown[] {
+  if (!stacked) return [times, ...drawn];
+  return [times, ...drawn.slice(0, own).reverse(), ...drawn.slice(own)];
 }

@@ -2,7 +2,7 @@
 import uPlot from "uplot";
 import { session } from "../state/session";
 import { distinctLabels, yearOf } from "../ui/format";
-import { alone } from "./align";
+import { alone, type Overlay } from "./align";
 import { themeColour } from "./colours";
 
 export type Format = (value: number, digits?: number) => string;
@@ -49,6 +49,7 @@ export function plotOptions(
   colours: string[],
   format: Format,
   handlers: Handlers,
+  overlays: readonly Overlay[] = [],
 ): uPlot.Options {
   const axis = {
     stroke: themeColour("--muted"),
@@ -63,7 +64,7 @@ export function plotOptions(
     padding: [8, 18, 0, 0],
     legend: { show: false },
     tzDate: (seconds) =>
-      shape.bars || session.zone === "UTC"
+      session.zone === "UTC"
         ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC")
         : new Date(seconds * 1000),
     cursor: {
@@ -87,7 +88,7 @@ export function plotOptions(
         space: (_plot, _axis, low, high) => (shape.position || high - low < NARROW ? 80 : 50),
         grid: { show: false },
         values: (_plot, splits) =>
-          shape.position ? splits.map(shape.position) : timeLabels(splits, shape.bars),
+          shape.position ? splits.map(shape.position) : timeLabels(splits),
         ...(shape.position ? { incrs: STEPS } : {}),
         ...(shape.bars ? { incrs: [1, 2, 3, 5, 7, 14, 30, 60, 90].map((days) => days * DAY) } : {}),
       },
@@ -97,7 +98,8 @@ export function plotOptions(
         values: (_plot, splits) => distinctLabels(splits, format),
       },
     ],
-    series: [{}, ...seriesOf(shape, colours)],
+    series: [{}, ...seriesOf(shape, colours), ...overlays.map(overlaySeries)],
+    bands: bandsOf(colours.length, overlays),
     hooks: {
       setCursor: [
         (plot) => {
@@ -144,6 +146,26 @@ function seriesOf(shape: Shape, colours: string[]): uPlot.Series[] {
   }));
 }
 
+function overlaySeries(overlay: Overlay): uPlot.Series {
+  return {
+    stroke: overlay.band ? "transparent" : themeColour(overlay.colour),
+    width: 1.5,
+    points: { show: false },
+    spanGaps: true, // a limit has two points
+    ...(overlay.dash ? { dash: [6, 4] } : {}),
+  };
+}
+
+/** Return the filled interval of the overlays, if they have one; `before` series come first. */
+function bandsOf(before: number, overlays: readonly Overlay[]): uPlot.Band[] {
+  const [low, high] = (["low", "high"] as const).map((edge) =>
+    overlays.findIndex((overlay) => overlay.band === edge),
+  ) as [number, number];
+  if (low < 0 || high < 0) return [];
+  const fill = `${themeColour(overlays[high]?.colour ?? "--accent")}33`;
+  return [{ series: [before + 1 + high, before + 1 + low], fill }];
+}
+
 function timeRange(shape: Shape, low: number, high: number): [number, number] {
   const [from, to] = [shape.from ?? low, shape.to ?? high];
   return shape.bars ? [from - DAY / 2, to + DAY / 2] : [from, to];
@@ -165,8 +187,8 @@ function widthFor(labels: string[] | null): number {
 }
 
 /** Format axis times: the date at the start of a day, with the year at the start of a year, else the hour. */
-function timeLabels(splits: number[], days = false): string[] {
-  const where = days ? "UTC" : session.zone;
+function timeLabels(splits: number[]): string[] {
+  const where = session.zone;
   const zone = where === "UTC" ? { timeZone: "UTC" } : {};
   const date = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", ...zone });
   const narrow = splits.length > 1 && (splits[1] as number) - (splits[0] as number) < 60;

@@ -7,6 +7,7 @@ import { NONE, count } from "../ui/format";
 import { Badge, Card, Loaded } from "../ui/components";
 import { Explain } from "./claim";
 import { gangsOf, type Gang } from "./gang";
+import { GangLink } from "./scheduling/links";
 
 const MOST_CLAIMS = 1000;
 const SHOWN = 12;
@@ -56,7 +57,7 @@ function Table(props: { gangs: Gang[] }) {
           {props.gangs.map((gang) => (
             <tr key={`${gang.namespace}/${gang.name}`}>
               <td class="name">
-                {gang.name}
+                <GangLink namespace={gang.namespace} name={gang.name} />
                 <div class="muted small">{gang.namespace}</div>
               </td>
               <td>

@@ -24,30 +24,55 @@ function fraction(tenths: number): string {
   return tenths ? `.${tenths}` : "";
 }
 
+/** What a chart shows over time. */
+export type Quantity = "hours" | "cost" | "energy";
+
+type SeriesLine = NonNullable<Report["series"]>["lines"][number];
+
+function amounts(line: SeriesLine, quantity: Quantity): readonly (number | null)[] {
+  return quantity === "hours" ? line.gpu_hours : quantity === "cost" ? line.cost : line.energy_kwh;
+}
+
 /** Return the lines of a stacked chart: the largest groups, and all others as one. */
-export function stackedLines(report: Report): Line[] {
+export function stackedLines(report: Report, quantity: Quantity = "hours"): Line[] {
   const series = report.series;
   if (!series) return [];
   const times = series.times.map((time) => Date.parse(time));
   const named = new Set<string>();
   return series.lines.map((line) => {
     const plain = line.row === "others" ? "all others" : line.name || "none";
-    const name = named.has(plain) ? `${line.namespace}/${plain}` : plain;
+    const names = [plain, `${line.namespace}/${plain}`, `${line.namespace}/${plain} ${line.uid}`];
+    const name = names.find((each) => !named.has(each)) ?? plain;
     named.add(name);
     return {
       name,
       quiet: line.row === "others",
-      points: line.gpu_hours.map((hours, place) => [hours, times[place] ?? 0] as const),
+      points: amounts(line, quantity).flatMap((value, place) =>
+        value === null ? [] : [[value, times[place] ?? 0] as const],
+      ),
     };
   });
 }
 
-/** Download a text as a file. */
-export function save(name: string, text: string): void {
-  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-  const anchor = document.createElement("a");
-  anchor.href = address;
-  anchor.download = name;
-  anchor.click();
-  URL.revokeObjectURL(address);
+/** Return the sum of lines at each time. */
+export function totalLine(lines: readonly Line[]): [number, number][] {
+  const sums = new Map<number, number>();
+  for (const line of lines)
+    for (const [value, at] of line.points) sums.set(at, (sums.get(at) ?? 0) + value);
+  return [...sums].sort(([a], [b]) => a - b).map(([at, value]) => [value, at]);
+}
+
+/** Return lines whose points are the sums until then. */
+export function cumulative<T extends Line>(lines: readonly T[]): T[] {
+  const times = [...new Set(lines.flatMap((line) => line.points.map(([, at]) => at)))].sort(
+    (a, b) => a - b,
+  );
+  return lines.map((line) => {
+    const values = new Map(line.points.map(([value, at]) => [at, value]));
+    let sum = 0;
+    return {
+      ...line,
+      points: times.map((at) => [(sum += values.get(at) ?? 0), at] as const),
+    };
+  });
 }

@@ -1,12 +1,15 @@
 // Workloads with idle allocated GPUs, most wasteful first.
+import { addressOf } from "../api/client";
 import type { WastePage } from "../api/types";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
+import { useSession } from "../state/session";
 import { decimal, percent, withUnit } from "../ui/format";
 import { Card, Empty, Pager, Loaded } from "../ui/components";
-import { spanOf, type Days } from "./period";
+import { spanOf, zoneName, type Days } from "./period";
 
 const SIZE = 10;
+const WASTE = "api/v1/gpu-aggregation/waste";
 
 export function Waste(props: {
   days: Days;
@@ -15,9 +18,15 @@ export function Waste(props: {
   currency: string | undefined;
 }) {
   const page = Number(props.query["waste"] ?? "1");
+  const { zone } = useSession();
+  const params = {
+    cluster: props.query["cluster"],
+    zone: zoneName(zone),
+    ...spanOf(props.days, zone),
+  };
   const found = useResource<WastePage>(
-    "api/v1/gpu-aggregation/waste",
-    { cluster: props.query["cluster"], ...spanOf(props.days), page, page_size: SIZE },
+    WASTE,
+    { ...params, page, page_size: SIZE },
     { every: 300_000, keep: true },
   );
   return (
@@ -26,6 +35,7 @@ export function Waste(props: {
         title="Idle while allocated"
         note="allocated GPU hours with a utilization below 5%, most idle first"
         flush
+        csv={addressOf(WASTE, { ...params, page_size: 1000 })}
       >
         <Loaded of={found}>
           {(data) =>

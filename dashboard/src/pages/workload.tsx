@@ -8,6 +8,7 @@ import { link } from "../state/route";
 import { count, percent, span } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Badge, Card, Empty, KeyValues, PageHead, Loaded, When, useNow } from "../ui/components";
+import { FollowButton } from "../ui/bell";
 import { RangeChoice } from "../ui/range";
 import { Table } from "../ui/table";
 import { useTitle } from "../ui/title";
@@ -59,6 +60,7 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         <a class="button" href={link(["compare"], { runs: workload.uid })}>
           Compare
         </a>
+        <FollowButton uid={workload.uid} name={workload.name} />
       </PageHead>
       {waiting && <ClaimsOf workload={workload} cluster={query["cluster"]} waiting />}
       {workload.waitingReason && !(waiting && workload.claims?.length) && (

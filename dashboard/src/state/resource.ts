@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, addressOf, read, type Params } from "../api/client";
 import { live } from "../api/events";
 import type { Change } from "../api/types";
+import { problems } from "./problems";
 import { session } from "./session";
 
 export interface Resource<T> {
@@ -48,15 +49,22 @@ export function useResource<T>(
   useEffect(() => {
     if (address === null) return;
     const stop = new AbortController();
+    const key = {};
     let timer = 0;
+    let confirmed = 0;
     const go = async () => {
       clearTimeout(timer);
       try {
         const data = await read<T>(address, stop.signal);
-        if (!stop.signal.aborted) setShown({ name, data, at: Date.now() });
+        if (stop.signal.aborted) return;
+        confirmed = Date.now();
+        problems.clear(key);
+        setShown({ name, data, at: confirmed });
       } catch (error) {
         if (stop.signal.aborted) return;
         const problem = error instanceof ApiError ? error : new ApiError(0, String(error));
+        if (problem.missing || problem.status === 401) problems.clear(key);
+        else problems.set(key, { error: problem, at: confirmed, reload: again });
         setShown((old) =>
           old.name === name && old.data !== undefined && !problem.missing
             ? { ...old, error: problem }
@@ -89,6 +97,7 @@ export function useResource<T>(
     void go();
     return () => {
       stop.abort();
+      problems.clear(key);
       clearTimeout(timer);
       clearTimeout(soon);
       unhear();

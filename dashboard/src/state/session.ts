@@ -1,25 +1,9 @@
 // Browser-wide state: token, theme, time zone.
 import { useEffect, useState } from "preact/hooks";
+import { remember, remembered } from "./storage";
 
 export type Theme = "dark" | "light";
 export type Zone = "local" | "UTC";
-
-function remembered(key: string): string {
-  try {
-    return localStorage.getItem(key) ?? "";
-  } catch {
-    return ""; // storage may be disabled
-  }
-}
-
-function remember(key: string, value: string): void {
-  try {
-    if (value) localStorage.setItem(key, value);
-    else localStorage.removeItem(key);
-  } catch {
-    // as above
-  }
-}
 
 class Session {
   token = remembered("gpufleet.token");

@@ -6,6 +6,8 @@ import type { Resource } from "../state/resource";
 import { useSession } from "../state/session";
 import { ago, bothZones, count, moment } from "./format";
 import { Icon, type IconName } from "./icons";
+import { TableCsv } from "./export";
+import { Views } from "./views";
 
 export function Card(props: {
   title?: ComponentChildren;
@@ -13,6 +15,8 @@ export function Card(props: {
   class?: string;
   flush?: boolean;
   note?: ComponentChildren;
+  /** Address of the whole list, where the table has one page of it. */
+  csv?: string | undefined;
   children: ComponentChildren;
 }) {
   return (
@@ -23,6 +27,7 @@ export function Card(props: {
           {props.note && <span class="muted small">{props.note}</span>}
           <div class="spacer" />
           {props.aside}
+          {props.flush && <TableCsv address={props.csv} />}
         </header>
       )}
       <div class="card-body">{props.children}</div>
@@ -41,7 +46,10 @@ export function PageHead(props: {
         <h1>{props.title}</h1>
         {props.sub && <p class="muted">{props.sub}</p>}
       </div>
-      <div class="page-tools">{props.children}</div>
+      <div class="page-tools">
+        {props.children}
+        <Views />
+      </div>
     </header>
   );
 }
@@ -56,27 +64,15 @@ export function Empty(props: { icon?: IconName; title: string; children?: Compon
   );
 }
 
-export function LoadError(props: { error: ApiError; reload?: () => void; missing?: string }) {
+/** Say that there is no data. The reason is at the top of the page, once for all cards; a missing object has none. */
+export function LoadError(props: { error: ApiError; missing?: string }) {
   const { error } = props;
-  if (error.missing && props.missing) return <Empty icon="plug" title={props.missing} />;
+  if (error.missing) return <Empty icon="plug" title={props.missing ?? error.message} />;
   return (
-    <div class="empty failed" role="alert">
+    <div class="empty failed">
       <Icon name="alert" />
-      <p class="empty-title">Loading failed</p>
-      <p class="muted small">
-        {error.message}
-        {error.trace && (
-          <>
-            {" · trace "}
-            <code>{error.trace.slice(0, 12)}</code>
-          </>
-        )}
-      </p>
-      {props.reload && (
-        <button class="button" onClick={props.reload}>
-          Try again
-        </button>
-      )}
+      <p class="empty-title">Not loaded</p>
+      <p class="muted small">The reason is at the top of the page.</p>
     </div>
   );
 }
@@ -88,31 +84,25 @@ export function Loaded<T>(props: {
   lines?: number;
   children: (data: T) => ComponentChildren;
 }) {
-  const { data, error, at, reload } = props.of;
+  const { data, error, at } = props.of;
   if (data !== undefined) {
     return (
       <>
-        {error && <StaleNote at={at} error={error} />}
+        {error && <StaleNote at={at} />}
         {props.children(data)}
       </>
     );
   }
   if (error)
-    return (
-      <LoadError
-        error={error}
-        reload={reload}
-        {...(props.missing ? { missing: props.missing } : {})}
-      />
-    );
+    return <LoadError error={error} {...(props.missing ? { missing: props.missing } : {})} />;
   return <Skeleton lines={props.lines ?? 4} />;
 }
 
-export function StaleNote(props: { at: number; error: ApiError }) {
+export function StaleNote(props: { at: number; error?: ApiError }) {
   const now = useNow(5000);
   return (
-    <p class="stale" role="status">
-      <Icon name="clock" /> Last updated {ago(props.at, now)}: {props.error.message}
+    <p class="stale">
+      <Icon name="clock" /> Last updated {ago(props.at, now)}
     </p>
   );
 }

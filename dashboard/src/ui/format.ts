@@ -94,6 +94,16 @@ export function moment(at: number, zone: Zone, seconds = false, now = Date.now()
   }).format(at);
 }
 
+/** Format the day of a time: Mon, 9 Nov. */
+export function weekday(at: number, zone: Zone): string {
+  return new Intl.DateTimeFormat("en-GB", {
+    weekday: "short",
+    day: "numeric",
+    month: "short",
+    ...(zone === "UTC" ? { timeZone: "UTC" } : {}),
+  }).format(at);
+}
+
 /** Format a time in both zones, for a tooltip. */
 export function bothZones(at: number): string {
   return `${moment(at, "local", true)} local · ${moment(at, "UTC", true)} UTC`;

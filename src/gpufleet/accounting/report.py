@@ -5,9 +5,10 @@ report always add up to the capacity of the cluster.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -22,11 +23,12 @@ MAX_DAYS = 400
 
 
 class ReportPeriod(msgspec.Struct, frozen=True):
-    """Whole days in UTC, `end` not included."""
+    """Whole days in a time zone, `end` not included."""
 
     name: str
     start: datetime
     end: datetime
+    zone: tzinfo = UTC
 
     @property
     def first(self) -> int:
@@ -101,11 +103,23 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What faults cost; absent without repairs, and for callers who are limited to namespaces."""
 
 
-def period_of(text: str) -> ReportPeriod:
-    """Parse a month (2026-10), a day (2026-10-05) or a range of days (2026-10-05..2026-10-11)."""
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone by its IANA name."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidRequest(
+            f"parameter zone: {name[:60]!r} is not valid; it takes a time zone such as Europe/Berlin"
+        ) from None
+
+
+def period_of(text: str, zone: tzinfo = UTC) -> ReportPeriod:
+    """Parse a month (2026-10), a day (2026-10-05) or a range of days (2026-10-05..2026-10-11) in a time zone."""
     first, _, last = text.partition("..")
     try:
-        start, end = _span_of(first)[0], _span_of(last or first)[1]
+        start, end = _span_of(first, zone)[0], _span_of(last or first, zone)[1]
     except (ValueError, OverflowError):
         raise InvalidRequest(
             f"parameter period: {text!r} is not valid; it takes a month such as 2026-10, a day such as 2026-10-05, "
@@ -115,15 +129,15 @@ def period_of(text: str) -> ReportPeriod:
         raise InvalidRequest(f"parameter period: {text!r} ends before it begins")
     if end - start > timedelta(days=MAX_DAYS):
         raise InvalidRequest(f"parameter period: {text!r} is too long; it takes at most {MAX_DAYS} days")
-    return ReportPeriod(text, start, end)
+    return ReportPeriod(text, start.astimezone(UTC), end.astimezone(UTC), zone)
 
 
-def _span_of(text: str) -> tuple[datetime, datetime]:
+def _span_of(text: str, zone: tzinfo) -> tuple[datetime, datetime]:
     """Return the start and the exclusive end of a month or a day."""
     if len(text) == 7:
-        start = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
+        start = datetime.strptime(text, "%Y-%m").replace(tzinfo=zone)
         return start, (start + timedelta(days=31)).replace(day=1)
-    start = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    start = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=zone)
     return start, start + timedelta(days=1)
 
 

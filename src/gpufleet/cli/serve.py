@@ -20,6 +20,7 @@ from gpufleet.runtime.settings import (
     LocalSettings,
     MetricsSettings,
     OidcSettings,
+    ReportSettings,
     ServerSettings,
     Settings,
     SlurmSettings,
@@ -39,6 +40,7 @@ GROUPS: tuple[type, ...] = (
     LocalSettings,
     DevicesSettings,
     AccountingSettings,
+    ReportSettings,
     TrainingSettings,
     AlertSettings,
 )

@@ -117,9 +117,22 @@ def healthz() -> Call[types.Health]:
     return Call("/api/healthz", {}, {}, types.Health)
 
 
-def leases(*, cluster: str | None = None, node: str | None = None) -> Paged[types.LeaseRow]:
+def leases(
+    *,
+    cluster: str | None = None,
+    node: str | None = None,
+    namespace: str | None = None,
+    search: str | None = None,
+    foreign: bool | None = None,
+) -> Paged[types.LeaseRow]:
     """Leases of GPUs with their holders, by node and GPU."""
-    return Paged("/api/leases", {}, {"cluster": cluster, "node": node}, types.LeasePage, "pageNum")
+    return Paged(
+        "/api/leases",
+        {},
+        {"cluster": cluster, "node": node, "namespace": namespace, "search": search, "foreign": foreign},
+        types.LeasePage,
+        "pageNum",
+    )
 
 
 def nodes(
@@ -226,6 +239,37 @@ def estimate_start(
         {},
         {"cluster": cluster, "gpus": gpus, "pods": pods, "model": model, "priority": priority},
         types.StartEstimate,
+    )
+
+
+def would_fit(
+    *,
+    cluster: str | None = None,
+    gpus: int | None = None,
+    pods: int | None = None,
+    model: str | None = None,
+    grouping: Literal["any", "contiguous", "island"] | None = None,
+    cpu: str | None = None,
+    memory: str | None = None,
+    tolerations: str | None = None,
+    priority: int | None = None,
+) -> Call[types.FitAnswer]:
+    """Whether pods with these requests would fit now."""
+    return Call(
+        "/api/queue/fit",
+        {},
+        {
+            "cluster": cluster,
+            "gpus": gpus,
+            "pods": pods,
+            "model": model,
+            "grouping": grouping,
+            "cpu": cpu,
+            "memory": memory,
+            "tolerations": tolerations,
+            "priority": priority,
+        },
+        types.FitAnswer,
     )
 
 
@@ -411,6 +455,8 @@ def report(
     period: str,
     group_by: str | None = None,
     cluster: str | None = None,
+    zone: str | None = None,
+    namespace: str | None = None,
     groups: int | None = None,
     series: int | None = None,
     format: Literal["csv", "html", "json"] | None = None,
@@ -425,6 +471,8 @@ def report(
             "period": period,
             "group_by": group_by,
             "cluster": cluster,
+            "zone": zone,
+            "namespace": namespace,
             "groups": groups,
             "series": series,
             "format": format,
@@ -460,12 +508,13 @@ def waste(
     cluster: str | None = None,
     start_time: datetime | str | None = None,
     end_time: datetime | str | None = None,
+    zone: str | None = None,
 ) -> Paged[types.WasteRow]:
-    """Workloads with idle GPUs, most idle GPU-hours first; counted in whole days."""
+    """Workloads with idle GPUs, most idle GPU-hours first; counted in whole days of the time zone."""
     return Paged(
         "/api/v1/gpu-aggregation/waste",
         {},
-        {"cluster": cluster, "start_time": start_time, "end_time": end_time},
+        {"cluster": cluster, "start_time": start_time, "end_time": end_time, "zone": zone},
         types.WasteRowPage,
         "page",
     )

@@ -234,6 +234,26 @@ class FleetOccupancy(msgspec.Struct, kw_only=True):
     truncated: bool
 
 
+class FitAnswer(msgspec.Struct, kw_only=True):
+    """Whether the pods fit now; if not, why, what would help, and when they are expected to start."""
+
+    fits: bool
+    placed: int
+    sentence: str
+    nodes: list["FitNode"]
+    total_nodes: int = msgspec.field(name="totalNodes")
+    reasons: dict[str, int]
+    remedies: list[str]
+    estimate: "StartEstimate | None"
+
+
+class FitNode(msgspec.Struct, kw_only=True):
+    """A node that could take at least one pod."""
+
+    name: str
+    free: int
+
+
 class Forecast(msgspec.Struct, kw_only=True):
     """Forecasts, those with the most use first."""
 
@@ -867,6 +887,8 @@ class ReportLine(msgspec.Struct, kw_only=True):
     kind: str = ""
     uid: str = ""
     gpu_hours: list[float]
+    cost: list[float]
+    energy_kwh: list[float | None]
 
 
 class ReportRow(msgspec.Struct, kw_only=True):
@@ -887,7 +909,7 @@ class ReportRow(msgspec.Struct, kw_only=True):
 
 
 class ReportSeries(msgspec.Struct, kw_only=True):
-    """GPU-hours over time. Hours and days without data are left out."""
+    """GPU-hours, cost and energy over time. Hours and days without data are left out."""
 
     step: Literal["day", "hour"]
     times: list[str]

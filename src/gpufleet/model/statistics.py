@@ -5,6 +5,7 @@ A field is None, never 0, if nothing was measured.
 
 from datetime import datetime
 from decimal import Decimal
+from typing import NamedTuple
 
 import msgspec
 
@@ -206,6 +207,14 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     """Millijoules; None without a reading of power."""
     utilization: float | None
     """Weighted by allocated GPU time."""
+
+
+class UsageAmount(NamedTuple):
+    """The usage of an hour or a day; GPU time in millisecond-millionths, energy in millijoules."""
+
+    allocated: int = 0
+    cost: Decimal = Decimal(0)
+    energy: int | None = None
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):

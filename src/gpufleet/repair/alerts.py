@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairStatus
-from gpufleet.repair.alert_routes import AlertRoutes
+from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.settings import AlertSettings
 
 PERIOD = 60.0

@@ -15,8 +15,8 @@ from typing import Any
 from gpufleet.gpus.rules import advice
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair
-from gpufleet.repair.alert_routes import AlertRoutes
 from gpufleet.repair.alerts import PERIOD
+from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.settings import AlertSettings
 
 SEVERITIES = ("Warning", "Degraded", "Unhealthy")

@@ -119,7 +119,7 @@ def _single(ledger: Ledger, request: Request, pod: Pod | None, namespaces: Names
     if pod is not None:
         verdict = with_all_nodes(ledger, pod, verdict)
     reasons = {phrase(reason, request): count for reason, count in verdict.counts.items()}
-    texts = tuple(_name_pods(ledger, way.text, way.holders, namespaces) for way in ways)
+    texts = tuple(name_pods(ledger, way.text, way.holders, namespaces) for way in ways)
     return Explanation(True, verdict.summary, reasons, texts)
 
 
@@ -161,7 +161,8 @@ def _gang_remedies(ledger: Ledger, gang: Gang) -> tuple[str, ...]:
     return (f"create {missing} more",) if missing > 0 else ()
 
 
-def _name_pods(ledger: Ledger, text: str, holders: tuple[str, ...], namespaces: Namespaces) -> str:
+def name_pods(ledger: Ledger, text: str, holders: tuple[str, ...], namespaces: Namespaces) -> str:
+    """Return a text with the names of pods for their holders; those outside `namespaces` stay unnamed."""
     for holder in holders:
         pod = ledger.pods.get(uid_of(holder))
         name = f"pod {pod.metadata.namespace}/{pod.metadata.name}" if pod else f"holder {uid_of(holder)}"

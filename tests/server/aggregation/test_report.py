@@ -3,8 +3,9 @@
 import csv
 import dataclasses
 import io
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import httpx
 import msgspec
@@ -14,10 +15,11 @@ from tests.server.aggregation.test_aggregation import FIRST, START, get, rejecti
 
 from gpufleet.accounting.fault_costs import Fault, FaultCosts, fault_costs
 from gpufleet.accounting.report import period_of, report
+from gpufleet.accounting.report_series import by_day
 from gpufleet.client import types
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
-from gpufleet.model.statistics import UsageSum, UsageTotals
+from gpufleet.model.statistics import UsageAmount, UsageSum, UsageTotals
 from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.routes.accounting.aggregation import aggregation_routes
@@ -45,6 +47,30 @@ async def test_the_rows_of_a_report_add_up_to_the_cluster(
     assert sum(row["idle_gpu_hours"] for row in rows) == 2.0
     assert sum(row["cost"] for row in rows) == 38.5
     assert [row["row"] for row in rows[-2:]] == ["unattributed", "unallocated"]
+
+
+@pytest.mark.parametrize("group_by", ["namespace", "workload", "label:team"])
+@pytest.mark.parametrize("period", [MONTH, DAY])
+async def test_cost_and_energy_over_time_add_up_to_the_totals(
+    http: httpx.AsyncClient, group_by: str, period: str
+) -> None:
+    report = await get(http, "/report", period=period, group_by=group_by, series=1)
+    lines, totals = report["series"]["lines"], report["totals"]
+    assert sum(sum(line["cost"]) for line in lines) == pytest.approx(totals["cost"])
+    assert sum(lines[0]["cost"]) == pytest.approx(report["rows"][0]["cost"])
+    energy = [value for line in lines for value in line["energy_kwh"]]
+    known = [value for value in energy if value is not None]
+    assert sum(known) == pytest.approx(totals["energy_kwh"] or 0.0)
+
+
+async def test_a_report_of_one_namespace_has_its_workloads_only(http: httpx.AsyncClient) -> None:
+    whole = await get(http, "/report", period=MONTH)
+    report = await get(http, "/report", period=MONTH, group_by="workload", namespace="ml", series=3)
+    groups = [row for row in report["rows"] if row["row"] == "group"]
+    assert {row["namespace"] for row in groups} == {"ml"}
+    assert sum(row["gpu_hours"] for row in groups) == report["totals"]["allocated_gpu_hours"] == 7.0
+    assert report["totals"]["capacity_gpu_hours"] == whole["totals"]["capacity_gpu_hours"]
+    assert {line["namespace"] for line in report["series"]["lines"]} == {"ml"}
 
 
 async def test_what_an_excluded_namespace_had_is_unattributed(http: httpx.AsyncClient) -> None:
@@ -257,3 +283,42 @@ async def test_without_a_currency_costs_have_no_unit(http: httpx.AsyncClient) ->
     assert made["currency"] == ""
     assert not any("currency" in row for row in made["rows"])
     assert ">cost<" in (await http.get("/report", params={"period": MONTH, "format": "html"})).text
+
+
+@pytest.mark.parametrize("group_by", ["namespace", "workload", "label:team", "annotation:cost-center"])
+async def test_days_in_a_time_zone_begin_at_its_midnight(http: httpx.AsyncClient, group_by: str) -> None:
+    zone = "Etc/GMT+12" if START.hour < 12 else "Etc/GMT-12"  # another day than in UTC
+    whole = await get(http, "/report", period=DAY, group_by=group_by, series=2)
+    day = f"{START.astimezone(ZoneInfo(zone)):%Y-%m-%d}"
+    zoned = await get(http, "/report", period=day, group_by=group_by, series=2, zone=zone)
+    assert zoned["totals"] == pytest.approx(whole["totals"])
+    assert zoned["rows"] == [pytest.approx(row) for row in whole["rows"]]
+    assert zoned["start_time"] != whole["start_time"]
+    month = await get(http, "/report", period=day[:7], group_by=group_by, series=2, zone=zone)
+    midnight = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone))
+    assert [datetime.fromisoformat(time) for time in month["series"]["times"]] == [midnight]
+    lines = month["series"]["lines"]
+    assert sum(sum(line["gpu_hours"]) for line in lines) == month["totals"]["allocated_gpu_hours"] == 11.0
+
+
+async def test_waste_is_counted_in_days_of_a_time_zone(http: httpx.AsyncClient) -> None:
+    span = {"start_time": f"{START:%Y-%m-%dT%H:%M:%SZ}", "end_time": f"{START:%Y-%m-%dT%H:%M:%SZ}"}
+    plain = await get(http, "/waste", **span)
+    zoned = await get(http, "/waste", **span, zone="Asia/Kolkata")
+    assert zoned["data"] == plain["data"] != []
+
+
+async def test_an_unknown_time_zone_is_rejected(http: httpx.AsyncClient) -> None:
+    for name in ("Mars/Base", "../etc/passwd", "Europe"):
+        answer = await http.get("/report", params={"period": DAY, "zone": name})
+        assert answer.status_code == 400
+        assert "parameter zone" in answer.text
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "Europe/Berlin", "Asia/Kathmandu"])
+def test_hours_are_added_to_the_days_of_their_period(zone: str) -> None:
+    period = period_of("2026-03-28..2026-03-30", ZoneInfo(zone))
+    hours = {hour: UsageAmount(1, Decimal(1)) for hour in range(period.first, period.after)}
+    days = by_day(hours, ZoneInfo(zone))
+    assert next(iter(days)) == period.first
+    assert [amount.allocated for amount in days.values()] == ([24, 23, 24] if "Berlin" in zone else [24] * 3)

@@ -75,8 +75,11 @@ async def test_a_small_request_does_not_wait_for_all_large_bodies_before_it(clie
 
     large = b"[" + b"1," * LARGE_BODY_BYTES + b"1]"
     async with client(routes=[*sample_routes(), take]) as http:
-        sent = {"content": large, "headers": {"Content-Type": "application/json"}}
-        posts = [asyncio.create_task(http.post("/api/clusters/rows", **sent)) for _ in range(20)]
+        headers = {"Content-Type": "application/json"}
+        posts = [
+            asyncio.create_task(http.post("/api/clusters/rows", content=large, headers=headers))
+            for _ in range(20)
+        ]
         small = asyncio.create_task(http.get("/api/workloads/a"))
         assert (await small).status_code == 200
         assert len(taken) < len(posts)

@@ -65,6 +65,7 @@ from gpufleet.server.routes.live.workload_metrics import workload_metric_routes
 from gpufleet.server.routes.live.workload_objects import workload_object_routes
 from gpufleet.server.routes.live.workloads import workload_routes
 from gpufleet.server.routes.scheduling.claims import claim_routes
+from gpufleet.server.routes.scheduling.fit import fit_routes
 from gpufleet.server.routes.scheduling.queues import queue_routes
 from gpufleet.server.routes.scheduling.waiting import waiting_routes
 from gpufleet.server.start_times import StartTimes
@@ -331,6 +332,7 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
         *namespace_use_routes(store, "prod", {}, lambda: NOW),
         *claim_routes(clusters, {"prod": ClaimView(claims)}, starts),
         *waiting_routes(clusters, starts),
+        *fit_routes(clusters, {"prod": ClaimView(claims)}, starts),
         *forecast_routes(store, "prod"),
         *dashboard_routes(),
     ]

@@ -108,6 +108,7 @@ REQUESTS: dict[str, list[str]] = {
     "/api/forecast": ["/api/forecast", "/api/forecast?by=namespace&budget=10"],
     "/api/queue": ["/api/queue"],
     "/api/queue/estimate": ["/api/queue/estimate?gpus=8"],
+    "/api/queue/fit": ["/api/queue/fit?gpus=4", "/api/queue/fit?gpus=8&cpu=2&memory=1Gi&tolerations=*"],
     f"{A}/clusters": [f"{A}/clusters"],
     f"{A}/namespaces": [f"{A}/namespaces"],
     f"{A}/dimension-keys": [f"{A}/dimension-keys?dimension_type=label"],
@@ -137,7 +138,8 @@ REQUESTS: dict[str, list[str]] = {
         for group in ("namespace", "workload", "label:team", "annotation:cost-center")
         for groups in (0, 1)
         for kind in ("json", "csv", "html")
-    ],
+    ]
+    + [f"{A}/report?period={DAY}&group_by=workload&series=5&namespace={SECRET}"],
     f"{A}/focus": [f"{A}/focus?period={DAY[:7]}"],
     f"{A}/waste": [f"{A}/waste?{HOURS.replace('2030-01-01', DAY)}"],
 }

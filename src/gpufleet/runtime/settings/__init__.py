@@ -1,6 +1,6 @@
 """Settings: frozen groups, loaded once from flags, environment variables and `gpufleet.toml`."""
 
-from gpufleet.runtime.settings.groups.accounting import AccountingSettings
+from gpufleet.runtime.settings.groups.accounting import AccountingSettings, ReportSettings
 from gpufleet.runtime.settings.groups.agent import AgentSettings
 from gpufleet.runtime.settings.groups.demo import DemoSettings
 from gpufleet.runtime.settings.groups.devices import DevicesSettings
@@ -35,6 +35,7 @@ __all__ = [
     "MetricsSettings",
     "OidcSettings",
     "RepairSettings",
+    "ReportSettings",
     "SchedulerSettings",
     "ServerSettings",
     "Settings",

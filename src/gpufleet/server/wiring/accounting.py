@@ -12,12 +12,16 @@ from typing import Literal
 
 from gpufleet.accounting.loop import AccountedCluster, AccountingLoop
 from gpufleet.accounting.recorder import Recorder
+from gpufleet.accounting.report import Report, ReportPeriod, grouping_of
 from gpufleet.accounting.rollup import RollupPlan
 from gpufleet.errors import SettingsError
 from gpufleet.fleet.archive import MAX_ARCHIVED, WorkloadRecord
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.fleet.state import Fleet
-from gpufleet.runtime.settings import AccountingSettings, Settings
+from gpufleet.runtime.alert_routes import AlertRoutes
+from gpufleet.runtime.settings import AccountingSettings, AlertSettings, ReportSettings, Settings
+from gpufleet.server.routes.accounting.report import build_report
+from gpufleet.server.scheduled_reports import ScheduledReports
 from gpufleet.server.wiring.components import Components
 from gpufleet.store import Store, lead
 from gpufleet.store.prune import RetentionSettings, prune_accounting, publish_retention
@@ -54,6 +58,27 @@ async def open_accounting(components: Components) -> None:
     loop = AccountingLoop(accounts, store, prune)
     background.start("periods", loop.collect)
     background.start("accounting", lambda: lead(lambda: store.leadership("accounting"), loop.run_as_leader))
+    _schedule_reports(components)
+
+
+def _schedule_reports(components: Components) -> None:
+    """Send usage reports from one server of the database, if they are scheduled."""
+    settings, store = components.settings, components.store
+    if settings[ReportSettings].schedule == "never":
+        return
+    grouping_of(settings[ReportSettings].group_by)  # report a mistake before anything is sent
+
+    async def build(cluster: str, period: ReportPeriod) -> Report:
+        group_by = settings[ReportSettings].group_by
+        return await build_report(store, cluster, period, group_by, currency_of(settings, cluster))
+
+    reports = ScheduledReports(
+        settings[ReportSettings],
+        AlertRoutes(settings[AlertSettings]),
+        [cluster.name for cluster in components.clusters],
+        build,
+    )
+    components.background.start("reports", lambda: lead(lambda: store.leadership("reports"), reports.run))
 
 
 def _age(account: AccountedCluster, kind: Literal["snapshot", "hours"]) -> float | None:

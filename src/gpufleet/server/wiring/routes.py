@@ -47,6 +47,7 @@ from gpufleet.server.routes.live.workloads import workload_routes
 from gpufleet.server.routes.scheduling.claims import claim_routes
 from gpufleet.server.routes.scheduling.fault_costs import costs_of, fault_cost_routes
 from gpufleet.server.routes.scheduling.faults import fault_routes
+from gpufleet.server.routes.scheduling.fit import fit_routes
 from gpufleet.server.routes.scheduling.queues import queue_routes
 from gpufleet.server.routes.scheduling.waiting import waiting_routes
 from gpufleet.server.start_times import StartTimes
@@ -134,6 +135,7 @@ def add_routes(components: Components) -> None:
         *straggler_routes(clusters, watches),
         *claim_routes(clusters, claim_views, start_times),
         *waiting_routes(clusters, start_times),
+        *fit_routes(clusters, claim_views, start_times),
         *forecast_routes(store, clusters.default.name),
     ]
     components.routes += dashboard_routes()

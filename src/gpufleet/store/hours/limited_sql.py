@@ -58,30 +58,31 @@ WHERE w.cluster = $1 AND w.namespace = ANY($4::int[]) AND {_IS_CONFIGURED} AND E
 )
 """  # noqa: S608
 
-# Of days: $4 are the ids of the namespaces, too.
+# Of days, from the `rows` of namespaces or workloads: $4 are the ids of the namespaces, too.
 _DAY_SUMS = """
     coalesce(sum(allocated), 0) AS allocated, coalesce(sum(idle), 0) AS idle, coalesce(sum(cost), 0) AS cost,
     sum(energy) AS energy, coalesce(sum(measured), 0) AS measured, coalesce(sum(used), 0) AS used
 """
 DAY_TOTALS = f"""
-SELECT {_DAY_SUMS} FROM usage_day
-WHERE cluster = $1 AND grouping = 'namespace' AND hour >= $2 AND hour < $3 AND member = ANY($4::int[])
+SELECT {_DAY_SUMS} FROM {{rows}} AS d
+WHERE cluster = $1 AND hour >= $2 AND hour < $3 AND member = ANY($4::int[])
 """  # noqa: S608
 DAYS_BY_LABEL = f"""
-SELECT {_VALUE} AS name, {_DAY_SUMS} FROM usage_day AS d JOIN workload AS w ON w.id = d.member
-WHERE d.cluster = $1 AND grouping = 'workload' AND hour >= $2 AND hour < $3 AND w.namespace = ANY($4::int[])
+SELECT {_VALUE} AS name, {_DAY_SUMS} FROM {{rows}} AS d JOIN workload AS w ON w.id = d.member
+WHERE d.cluster = $1 AND hour >= $2 AND hour < $3 AND w.namespace = ANY($4::int[])
     AND {_IS_CONFIGURED}
 GROUP BY 1 ORDER BY 2 DESC, 1
 """  # noqa: S608
 
 # Over time, from `rows` of hours or days.
-CLUSTER_SERIES = """
-SELECT hour, sum(allocated) AS allocated FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
-WHERE member = ANY($4::int[]) GROUP BY hour
-"""
+_SERIES_SUMS = "sum(allocated) AS allocated, sum(cost) AS cost, sum(energy) AS energy"
+_SERIES_ROWS = "(SELECT hour, {member} AS member, allocated, cost, energy FROM {rows}) AS r"
+CLUSTER_SERIES = f"""
+SELECT hour, {_SERIES_SUMS} FROM {_SERIES_ROWS} WHERE member = ANY($4::int[]) GROUP BY hour
+"""  # noqa: S608
 LABEL_SERIES = f"""
-SELECT hour, '' AS namespace, '' AS kind, {_VALUE} AS name, '' AS uid, sum(allocated) AS allocated
-FROM (SELECT hour, {{member}} AS member, allocated FROM {{rows}}) AS r JOIN workload AS w ON w.id = r.member
+SELECT hour, '' AS namespace, '' AS kind, {_VALUE} AS name, '' AS uid, {_SERIES_SUMS}
+FROM {_SERIES_ROWS} JOIN workload AS w ON w.id = r.member
 WHERE w.cluster = $1 AND w.namespace = ANY($4::int[]) AND {_IS_CONFIGURED} AND {_VALUE} = ANY($7::text[])
 GROUP BY 1, 4
 """  # noqa: S608

@@ -1,4 +1,7 @@
-"""Sum usage over days, for reports and for the list of idle workloads."""
+"""Sum usage over days, for reports and for the list of idle workloads.
+
+Days may begin at any hour: in a time zone, they do not begin at midnight in UTC.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,27 +13,28 @@ from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.hours.limited_sql import DAY_TOTALS, DAYS_BY_LABEL, NAMESPACE_IDS
+from gpufleet.store.hours.usage_rows import usage_rows
 from gpufleet.store.postgres.database import Database
 
 _SUM = """
 SELECT member, sum(allocated) AS allocated, sum(idle) AS idle, sum(cost) AS cost,
     sum(energy) AS energy, sum(measured) AS measured, sum(used) AS used
-FROM usage_day WHERE cluster = $1 AND grouping = '{grouping}' AND hour >= $2 AND hour < $3
+FROM {rows} AS u WHERE cluster = $1 AND hour >= $2 AND hour < $3
 GROUP BY member
 """
 _NAMESPACES = f"""
-SELECT name, s.* FROM ({_SUM.format(grouping="namespace")}) AS s JOIN namespace_name ON id = member
+SELECT name, s.* FROM ({_SUM}) AS s JOIN namespace_name ON id = member
 ORDER BY allocated DESC, name
 """  # noqa: S608
 _LABELS = f"""
-SELECT value AS name, s.* FROM ({_SUM.format(grouping="label")}) AS s JOIN label_name ON id = member
+SELECT value AS name, s.* FROM ({_SUM}) AS s JOIN label_name ON id = member
 WHERE type = $4 AND key = $5 ORDER BY allocated DESC, value
 """  # noqa: S608
 # A workload whose labels changed has several members; merge them.
 _WORKLOADS = f"""
 SELECT w.name, n.name AS namespace, k.name AS kind, uid, sum(allocated) AS allocated, sum(idle) AS idle,
     sum(cost) AS cost, sum(energy) AS energy, sum(measured) AS measured, sum(used) AS used
-FROM ({_SUM.format(grouping="workload")}) AS s
+FROM ({_SUM}) AS s
 JOIN workload AS w ON w.id = member JOIN namespace_name AS n ON n.id = w.namespace
 JOIN kind_name AS k ON k.id = w.kind
 WHERE $4::text[] IS NULL OR n.name = ANY($4)
@@ -44,12 +48,12 @@ SELECT s.*, (SELECT sum(round(capacity * {HOUR_MS})::numeric) FROM cluster_hour
     WHERE cluster = $1 AND hour >= $2 AND hour < $3) AS capacity,
     (SELECT sum(observed) FROM cluster_hour JOIN accounted_hour USING (cluster, hour)
     WHERE cluster = $1 AND hour >= $2 AND hour < $3) AS observed
-FROM ({_SUM.format(grouping="cluster")}) AS s
+FROM ({_SUM}) AS s
 """  # noqa: S608
 
 
 class UsageSums:
-    """Sum usage over days. A day is identified by its first hour."""
+    """Sum usage over spans of hour numbers."""
 
     def __init__(self, database: Database, clusters: AccountedClusters) -> None:
         self._database = database
@@ -58,17 +62,18 @@ class UsageSums:
     async def totals(
         self, cluster: str, first: int, after: int, namespaces: Namespaces = None
     ) -> UsageTotals:
-        """Return the capacity of a cluster from day `first` until before day `after`, and what was used of it.
+        """Return the capacity of a cluster from hour `first` until before hour `after`, and what was used of it.
 
         With `namespaces`, only their usage counts.
         """
-        row = await self._database.fetchrow(_TOTALS, await self._clusters.id_of(cluster), first, after)
+        query = _TOTALS.format(rows=usage_rows("cluster", first, after))
+        row = await self._database.fetchrow(query, await self._clusters.id_of(cluster), first, after)
         if row is None:
             return UsageTotals()
         capacity = int(row["capacity"] or 0) * PPM
         hours = int(row["observed"] or 0) / HOUR_MS
         if namespaces is not None:
-            used = await self._limited(DAY_TOTALS, cluster, first, after, namespaces)
+            used = await self._limited(DAY_TOTALS, "namespace", cluster, first, after, namespaces)
             row = used[0]
         return UsageTotals(hours=hours, capacity=capacity, **_amounts(row))
 
@@ -76,7 +81,7 @@ class UsageSums:
         self, cluster: str, first: int, after: int, namespaces: Namespaces = None
     ) -> list[UsageSum]:
         """Return the sums of each namespace, the largest first."""
-        sums = await self._sums(_NAMESPACES, cluster, first, after)
+        sums = await self._sums(_NAMESPACES, "namespace", cluster, first, after)
         return [each for each in sums if is_visible(namespaces, each.name)]
 
     async def by_label(
@@ -84,15 +89,17 @@ class UsageSums:
     ) -> list[UsageSum]:
         """Return the sums of each value of a label or annotation, the largest first."""
         if namespaces is not None:
-            rows = await self._limited(DAYS_BY_LABEL, cluster, first, after, namespaces, type_, key)
+            rows = await self._limited(
+                DAYS_BY_LABEL, "workload", cluster, first, after, namespaces, type_, key
+            )
             return [_sum(row) for row in rows]
-        return await self._sums(_LABELS, cluster, first, after, type_, key)
+        return await self._sums(_LABELS, "label", cluster, first, after, type_, key)
 
     async def by_workload(
         self, cluster: str, first: int, after: int, namespaces: Namespaces = None
     ) -> list[UsageSum]:
         """Return the sums of each workload, the largest first."""
-        return await self._sums(_BY_ALLOCATED, cluster, first, after, namespaces)
+        return await self._sums(_BY_ALLOCATED, "workload", cluster, first, after, namespaces)
 
     async def idle_workloads(
         self,
@@ -105,6 +112,7 @@ class UsageSums:
     ) -> tuple[int, list[UsageSum]]:
         """Return how many workloads held idle GPUs, and one page of them, the most idle first."""
         query = f"SELECT *, count(*) OVER () AS total FROM ({_BY_IDLE}) AS found LIMIT $5 OFFSET $6"  # noqa: S608
+        query = query.format(rows=usage_rows("workload", first, after))
         number = await self._clusters.id_of(cluster)
         rows = await self._database.fetch(query, number, first, after, namespaces, limit, offset)
         if not rows and offset:
@@ -112,14 +120,25 @@ class UsageSums:
         return (rows[0]["total"] if rows else 0), [_sum(row) for row in rows]
 
     async def _limited(
-        self, query: str, cluster: str, first: int, after: int, namespaces: frozenset[str], *params: Any
+        self,
+        query: str,
+        grouping: str,
+        cluster: str,
+        first: int,
+        after: int,
+        namespaces: frozenset[str],
+        *params: Any,
     ) -> Sequence[asyncpg.Record]:
-        """Run a query whose $4 are the ids of the namespaces."""
+        """Run a query over the rows of a grouping whose $4 are the ids of the namespaces."""
         number = await self._clusters.id_of(cluster)
         ids = [row["id"] for row in await self._database.fetch(NAMESPACE_IDS, number, namespaces)]
+        query = query.format(rows=usage_rows(grouping, first, after))
         return await self._database.fetch(query, number, first, after, ids, *params)
 
-    async def _sums(self, query: str, cluster: str, first: int, after: int, *params: Any) -> list[UsageSum]:
+    async def _sums(
+        self, query: str, grouping: str, cluster: str, first: int, after: int, *params: Any
+    ) -> list[UsageSum]:
+        query = query.format(rows=usage_rows(grouping, first, after))
         rows = await self._database.fetch(query, await self._clusters.id_of(cluster), first, after, *params)
         return [_sum(row) for row in rows]
 

@@ -1,14 +1,17 @@
-"""Allocated GPU time per hour or day and group, for charts that add up to the totals of a report.
+"""GPU time, cost and energy per hour or day and group, for charts that add up to the totals of a report.
 
-Hours come from the table of the grouping, days from the daily sums that reports use. Both are integers
-of GPU time, so a chart always adds up to its report.
+Hours come from the table of the grouping, days from the daily sums that reports use. GPU time and energy are
+integers, so a chart always adds up to its report.
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Literal
 
+import asyncpg
+
 from gpufleet.model.namespaces import Namespaces
-from gpufleet.model.statistics import UsageSum
+from gpufleet.model.statistics import UsageAmount, UsageSum
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.hours.limited_sql import CLUSTER_SERIES, LABEL_SERIES, NAMESPACE_IDS
 from gpufleet.store.postgres.database import Database
@@ -19,21 +22,22 @@ GroupKey = tuple[str, str, str, str]
 
 _DAYS = "usage_day WHERE grouping = '{grouping}' AND cluster = $1 AND hour >= $2 AND hour < $3"
 _HOURS = "{grouping}_hour WHERE cluster = $1 AND hour >= $2 AND hour < $3"
-_CLUSTER = "SELECT hour, allocated FROM {rows} ORDER BY hour"
+_CLUSTER = "SELECT hour, allocated, cost, energy FROM {rows} ORDER BY hour"
 _NAMESPACE = """
-SELECT hour, '' AS namespace, '' AS kind, name, '' AS uid, allocated
-FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
+SELECT hour, '' AS namespace, '' AS kind, name, '' AS uid, allocated, cost, energy
+FROM (SELECT hour, {member} AS member, allocated, cost, energy FROM {rows}) AS r
 JOIN namespace_name ON id = member WHERE cluster = $1 AND name = ANY($4::text[])
 """
 _LABEL = """
-SELECT hour, '' AS namespace, '' AS kind, value AS name, '' AS uid, allocated
-FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
+SELECT hour, '' AS namespace, '' AS kind, value AS name, '' AS uid, allocated, cost, energy
+FROM (SELECT hour, {member} AS member, allocated, cost, energy FROM {rows}) AS r
 JOIN label_name ON id = member WHERE cluster = $1 AND value = ANY($4::text[]) AND type = $5 AND key = $6
 """
 # A workload whose labels changed has several members; merge them.
 _WORKLOAD = """
-SELECT hour, n.name AS namespace, k.name AS kind, w.name, uid, sum(allocated) AS allocated
-FROM (SELECT hour, {member} AS member, allocated FROM {rows}) AS r
+SELECT hour, n.name AS namespace, k.name AS kind, w.name, uid, sum(allocated) AS allocated, sum(cost) AS cost,
+    sum(energy) AS energy
+FROM (SELECT hour, {member} AS member, allocated, cost, energy FROM {rows}) AS r
 JOIN workload AS w ON w.id = member JOIN namespace_name AS n ON n.id = w.namespace
 JOIN kind_name AS k ON k.id = w.kind
 WHERE w.cluster = $1 AND w.name = ANY($4::text[]) AND uid = ANY($5::text[])
@@ -50,18 +54,18 @@ class UsageSeries:
 
     async def of_cluster(
         self, cluster: str, first: int, after: int, step: Step, namespaces: Namespaces = None
-    ) -> dict[int, int]:
-        """Return the GPU time allocated in the cluster, or to `namespaces`, in each hour or day, by (first) hour."""
+    ) -> dict[int, UsageAmount]:
+        """Return the use of the cluster, or of `namespaces`, in each hour or day, by (first) hour."""
         number = await self._clusters.id_of(cluster)
         rows = await self._database.fetch(_CLUSTER.format(rows=_rows("cluster", step)), number, first, after)
-        allocated = {row["hour"]: int(row["allocated"]) for row in rows}
+        used = {row["hour"]: _amount(row) for row in rows}
         if namespaces is None:
-            return allocated
+            return used
         member = "member" if step == "day" else "namespace"
         query = CLUSTER_SERIES.format(rows=_rows("namespace", step), member=member)
         ids = await self._namespace_ids(number, namespaces)
         found = await self._database.fetch(query, number, first, after, ids)
-        return dict.fromkeys(allocated, 0) | {row["hour"]: int(row["allocated"]) for row in found}
+        return dict.fromkeys(used, UsageAmount()) | {row["hour"]: _amount(row) for row in found}
 
     async def of_groups(
         self,
@@ -73,7 +77,7 @@ class UsageSeries:
         key: str,
         groups: Sequence[UsageSum],
         namespaces: Namespaces = None,
-    ) -> dict[GroupKey, dict[int, int]]:
+    ) -> dict[GroupKey, dict[int, UsageAmount]]:
         """Return the same for each of `groups`."""
         names = [group.name for group in groups]
         params: list[list[str] | list[int] | str]
@@ -90,14 +94,19 @@ class UsageSeries:
             table, query, params = "workload", LABEL_SERIES, [ids, by, key, names]
         member = "member" if step == "day" else table
         query = query.format(rows=_rows(table, step), member=member)
-        series: dict[GroupKey, dict[int, int]] = {}
+        series: dict[GroupKey, dict[int, UsageAmount]] = {}
         for row in await self._database.fetch(query, *span, *params):
             group = (row["namespace"], row["kind"], row["name"], row["uid"])
-            series.setdefault(group, {})[row["hour"]] = int(row["allocated"])
+            series.setdefault(group, {})[row["hour"]] = _amount(row)
         return series
 
     async def _namespace_ids(self, number: int, namespaces: frozenset[str]) -> list[int]:
         return [row["id"] for row in await self._database.fetch(NAMESPACE_IDS, number, namespaces)]
+
+
+def _amount(row: asyncpg.Record) -> UsageAmount:
+    energy = row["energy"]
+    return UsageAmount(int(row["allocated"]), Decimal(row["cost"]), None if energy is None else int(energy))
 
 
 def _rows(grouping: str, step: Step) -> str:

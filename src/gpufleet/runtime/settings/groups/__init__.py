@@ -4,7 +4,7 @@ Every value that an operator may want to change is declared in one of these modu
 and purpose. Code gets the group it needs as an argument.
 """
 
-from gpufleet.runtime.settings.groups.accounting import AccountingSettings
+from gpufleet.runtime.settings.groups.accounting import AccountingSettings, ReportSettings
 from gpufleet.runtime.settings.groups.agent import AgentSettings
 from gpufleet.runtime.settings.groups.demo import DemoSettings
 from gpufleet.runtime.settings.groups.devices import DevicesSettings
@@ -32,6 +32,7 @@ GROUPS: dict[str, type] = {
     "store": StoreSettings,
     "metrics": MetricsSettings,
     "accounting": AccountingSettings,
+    "reports": ReportSettings,
     "training": TrainingSettings,
     "kubernetes": KubernetesSettings,
     "devices": DevicesSettings,

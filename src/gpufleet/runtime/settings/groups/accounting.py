@@ -42,3 +42,19 @@ class AccountingSettings:
     ended_retention: float = setting(
         400 * 86400.0, "How long ended workloads are kept.", unit="s", minimum=86400
     )
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    """Usage reports that are sent by the webhook and mail of `[alerts]`."""
+
+    schedule: str = setting(
+        "never",
+        "How often reports are sent: about the last day, the last week (on Mondays) or the last month (on the first).",
+        choices=["never", "daily", "weekly", "monthly"],
+    )
+    hour: int = setting(6, "Hour of the day in UTC at which they are sent.", minimum=0, maximum=23)
+    group_by: str = setting(
+        "namespace",
+        "What they are grouped by: namespace, workload, label:KEY or annotation:KEY.",
+    )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Literal
 
 import msgspec
@@ -20,11 +20,12 @@ from gpufleet.accounting.report import (
     kilowatt_hours,
     period_of,
     report,
+    zone_of,
 )
-from gpufleet.accounting.report_series import ReportSeries, report_series, step_of
+from gpufleet.accounting.report_series import ReportSeries, by_day, report_series, step_of
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.hours import GPU_HOUR
-from gpufleet.model.namespaces import Namespaces
+from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.statistics import UsageSum
 from gpufleet.server.csv import as_csv, wants_csv
 from gpufleet.server.http.answers import Raw
@@ -49,6 +50,11 @@ FaultsBetween = Callable[[float, float], FaultCosts]
 """Returns what the faults of a cluster cost between two times."""
 
 
+ZoneName = Annotated[
+    str, Meta(min_length=1, max_length=64, description="Time zone of the days, such as Europe/Berlin.")
+]
+
+
 class ReportParams(msgspec.Struct):
     """The period and the grouping of a report."""
 
@@ -57,13 +63,15 @@ class ReportParams(msgspec.Struct):
         Meta(
             pattern=r"^\d{4}-\d{2}(-\d{2})?(\.\.\d{4}-\d{2}(-\d{2})?)?(?!\n)$",
             description="a month (2026-10), a day (2026-10-05), or the first and last of several "
-            "(2026-10-05..2026-10-11), in UTC.",
+            "(2026-10-05..2026-10-11).",
         ),
     ]
     group_by: Annotated[
         str, Meta(max_length=400, description="namespace, workload, label:KEY or annotation:KEY.")
     ] = "namespace"
     cluster: ClusterName = ""
+    zone: ZoneName = "UTC"
+    namespace: Annotated[str, Meta(max_length=253, description="Usage of this namespace only.")] = ""
     groups: Annotated[
         int,
         Meta(ge=0, le=100_000, description="Number of largest groups; the rest is one row. 0: all."),
@@ -81,6 +89,7 @@ class ReportParams(msgspec.Struct):
 class WasteParams(TimeRangeParams):
     """Waste of a time range, by default of the last week."""
 
+    zone: ZoneName = "UTC"
     page: PageNumber = 1
     page_size: PageSize = DEFAULT_PAGE_SIZE
 
@@ -118,25 +127,21 @@ def report_routes(
         query: ReportParams, context: RequestContext, namespaces: Namespaces
     ) -> Report | Raw:
         """Usage of each group in a month or other days, and the unallocated rest: JSON, CSV or a printable page."""
-        period, grouping = period_of(query.period), grouping_of(query.group_by)
+        period = period_of(query.period, zone_of(query.zone))
+        grouping_of(query.group_by)  # before the cluster, whose name may be wrong too
         cluster = await cluster_name(store, default_cluster, query.cluster)
-        totals = await store.usage.totals(cluster, period.first, period.after, namespaces)
-        groups = await _groups(store, cluster, period.first, period.after, grouping, namespaces)
-        made = report(
+        if query.namespace:
+            namespaces = frozenset({query.namespace} if is_visible(namespaces, query.namespace) else ())
+        made = await build_report(
+            store,
             cluster,
             period,
             query.group_by,
-            totals,
-            groups,
-            query.groups or None,
             currency_of(cluster),
-            limited=namespaces is not None,
+            namespaces,
+            limit=query.groups or None,
+            series=query.series,
         )
-        if query.series:
-            made = msgspec.structs.replace(
-                made,
-                series=await _series(store, cluster, period, grouping, groups[: query.series], namespaces),
-            )
         if namespaces is None and (costs := (faults or {}).get(cluster)) is not None:
             start, end = period.start.timestamp(), min(period.end.timestamp(), now())
             made = msgspec.structs.replace(made, faults=costs(start, max(start, end)))
@@ -149,13 +154,14 @@ def report_routes(
 
     @get(f"{PREFIX}/waste", scope="filtered", example=Page(1, 1, 20, 1, [_WASTE]))
     async def waste(query: WasteParams, namespaces: Namespaces) -> Page[WasteRow]:
-        """Workloads with idle GPUs, most idle GPU-hours first; counted in whole days."""
+        """Workloads with idle GPUs, most idle GPU-hours first; counted in whole days of the time zone."""
         cluster = await cluster_name(store, default_cluster, query.cluster)
         end = query.end_time.timestamp() if query.end_time else now()
         start = query.start_time.timestamp() if query.start_time else end - WASTE_DAYS * DAY
         if not 0 <= end - start <= MAX_DAYS * DAY:
             raise InvalidRequest(f"start_time must be before end_time, by at most {MAX_DAYS} days")
-        first, after = int(start // DAY) * 24, int(end // DAY) * 24 + 24
+        zone = zone_of(query.zone)
+        first, after = _midnight(start, zone), _midnight(end, zone, 1)
         offset = (query.page - 1) * query.page_size
         total, sums = await store.usage.idle_workloads(
             cluster, first, after, query.page_size, offset, namespaces
@@ -164,6 +170,35 @@ def report_routes(
         return page_of([_waste_row(each, currency) for each in sums], total, query.page, query.page_size)
 
     return [usage_report, waste]
+
+
+def _midnight(at: float, zone: tzinfo, days: int = 0) -> int:
+    """Return the number of the hour in which the day of a time begins, or one some days later."""
+    day = datetime.fromtimestamp(at, zone).replace(hour=0, minute=0, second=0, microsecond=0)
+    return int((day + timedelta(days=days)).timestamp()) // 3600
+
+
+async def build_report(
+    store: Store,
+    cluster: str,
+    period: ReportPeriod,
+    group_by: str,
+    currency: str = "",
+    namespaces: Namespaces = None,
+    *,
+    limit: int | None = None,
+    series: int = 0,
+) -> Report:
+    """Return the report of a cluster: the largest `limit` groups, and so many of them over time."""
+    grouping = grouping_of(group_by)
+    totals = await store.usage.totals(cluster, period.first, period.after, namespaces)
+    groups = await _groups(store, cluster, period.first, period.after, grouping, namespaces)
+    limited = namespaces is not None
+    made = report(cluster, period, group_by, totals, groups, limit, currency, limited=limited)
+    if not series:
+        return made
+    lines = await _series(store, cluster, period, grouping, groups[:series], namespaces)
+    return msgspec.structs.replace(made, series=lines)
 
 
 async def _groups(
@@ -185,9 +220,13 @@ async def _series(
     namespaces: Namespaces,
 ) -> ReportSeries:
     step = step_of(period.after - period.first)
-    span = (cluster, period.first, period.after, step)
+    zoned = step == "day" and period.zone is not UTC
+    span = (cluster, period.first, period.after, "hour" if zoned else step)
     total = await store.usage_series.of_cluster(*span, namespaces)
     by_group = await store.usage_series.of_groups(*span, grouping.by, grouping.key, groups, namespaces)
+    if zoned:
+        total = by_day(total, period.zone)
+        by_group = {group: by_day(hours, period.zone) for group, hours in by_group.items()}
     return report_series(step, total, groups, by_group)
 
 

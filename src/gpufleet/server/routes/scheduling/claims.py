@@ -42,6 +42,13 @@ class LeaseParams(ClusterParams, rename="camel"):
     page_num: PageNumber = 1
     page_size: PageSize = 100
     node: Annotated[str, Meta(max_length=253, description="Leases of this node's GPUs only.")] = ""
+    namespace: Annotated[str, Meta(max_length=253, description="Leases of pods in this namespace only.")] = ""
+    search: Annotated[
+        str, Meta(max_length=253, description="Part of the name of a node, pod, namespace or claim.")
+    ] = ""
+    foreign: Annotated[
+        bool | None, Meta(description="Leases that gpufleet's scheduler did not create, or did.")
+    ] = None
 
 
 class ClaimAllocation(msgspec.Struct, rename="camel"):
@@ -163,7 +170,13 @@ def claim_routes(
         """
         view = view_of(query.cluster)
         found = await view.leases(namespaces) if view else []
-        leases = [lease for lease in found if query.node in ("", lease.node)]
+        leases = [
+            lease
+            for lease in found
+            if query.node in ("", lease.node)
+            and query.foreign in (None, lease.foreign)
+            and _is_held(lease, query.namespace, query.search.lower())
+        ]
         first = (query.page_num - 1) * query.page_size
         return LeasePage([_lease_row(each) for each in leases[first : first + query.page_size]], len(leases))
 
@@ -214,6 +227,15 @@ def _claim_row(claim: GpuClaim) -> ClaimRow:
         ],
         created_at=meta.creation_timestamp,
     )
+
+
+def _is_held(lease: GpuLease, namespace: str, search: str) -> bool:
+    """Return whether a pod in `namespace` holds the GPU and one of its names contains `search`."""
+    holders = [holder for holder in lease.holders.values() if namespace in ("", holder.namespace)]
+    if namespace and not holders:
+        return False
+    names = [lease.node, *(part for each in holders for part in (each.namespace, each.pod, each.claim))]
+    return not search or any(search in name.lower() for name in names)
 
 
 def _lease_row(lease: GpuLease) -> LeaseRow:

@@ -15,6 +15,7 @@ from gpufleet.estimates.fleet_state import WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import Estimate
 from gpufleet.fleet.clusters import Clusters
+from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams
@@ -90,7 +91,7 @@ def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list
     @get("/api/queue/estimate", scope="public", example=_EXAMPLE)
     async def estimate_start(query: HypotheticalParams) -> StartEstimate:
         """When a unit with these GPUs would be expected to start if it arrived now."""
-        models = frozenset({query.model}) if query.model else frozenset[str]()
+        models = frozenset({canonical_model(query.model)}) if query.model else frozenset[str]()
         job = Job(gpus=float(query.gpus * query.pods))
         unit = WaitingUnit("", job, 1000 * query.gpus, query.pods, models, query.priority)
         return estimate_row(await starts_of(query.cluster).hypothetical(unit))

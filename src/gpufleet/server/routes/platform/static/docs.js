@@ -10,6 +10,11 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+/* Texts have code in backticks, as Markdown does. */
+function prose(text) {
+  return (text || "").split("`").map((part, place) => (place % 2 ? element("code", { textContent: part }) : part));
+}
+
 function resolved(node) {
   if (!node || !node.$ref) return node;
   return node.$ref.slice(2).split("/").reduce((at, key) => at[key], description);
@@ -34,7 +39,7 @@ function parameterRow(parameter) {
   const input = element("input", { name: parameter.name, placeholder: schema.default ?? "" });
   input.dataset.place = parameter.in;
   const name = element("td", { className: parameter.required ? "required" : "", textContent: parameter.name });
-  const words = element("td", {}, parameter.description || "", element("br"), element("small", { textContent: typeText(schema) }));
+  const words = element("td", {}, ...prose(parameter.description), element("br"), element("small", { textContent: typeText(schema) }));
   return element("tr", {}, name, words, element("td", {}, input));
 }
 
@@ -99,12 +104,12 @@ function responses(operation) {
 function card(method, path, operation) {
   const inside = element("div", { className: "inside" });
   const summary = element("summary", {}, element("span", { className: `method ${method}`, textContent: method.toUpperCase() }),
-    element("code", { textContent: path }), element("span", { textContent: operation.summary }));
+    element("code", { textContent: path }), element("span", {}, ...prose(operation.summary)));
   const made = element("details", { id: operation.operationId }, summary, inside);
   made.dataset.words = `${method} ${path} ${operation.summary}`.toLowerCase();
   made.addEventListener("toggle", () => {
     if (inside.childElementCount) return;
-    if (operation.description) inside.append(element("p", { textContent: operation.description }));
+    if (operation.description) inside.append(element("p", {}, ...prose(operation.description)));
     inside.append(operationForm(method.toUpperCase(), path, operation), ...responses(operation));
   });
   return made;
@@ -112,12 +117,12 @@ function card(method, path, operation) {
 
 function show() {
   byId("version").textContent = description.info.version;
-  byId("introduction").textContent = description.info.description;
+  byId("introduction").replaceChildren(...prose(description.info.description));
   const operations = Object.entries(description.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, operation]) => [method, path, operation]));
   byId("operations").replaceChildren(...description.tags.flatMap((tag) => {
     const cards = operations.filter(([, , operation]) => operation.tags.includes(tag.name)).map((each) => card(...each));
-    return cards.length ? [element("h2", { textContent: tag.description }), ...cards] : [];
+    return cards.length ? [element("h2", {}, ...prose(tag.description)), ...cards] : [];
   }));
   const target = location.hash && byId(location.hash.slice(1));
   if (target) { target.open = true; target.scrollIntoView(); }

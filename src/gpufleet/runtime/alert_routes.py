@@ -1,4 +1,4 @@
-"""Send alerts to Slack-compatible webhooks, by mail and to Alertmanager."""
+"""Send messages over the routes of `[alerts]`: a Slack-compatible webhook, mail, and Alertmanager."""
 
 import asyncio
 import smtplib
@@ -15,47 +15,58 @@ _log = get_logger("alerts")
 
 
 class AlertRoutes:
-    """The receivers that are configured. A receiver that fails is logged and stops nothing."""
+    """The configured routes. A message that can't be sent is logged, never raised."""
 
     def __init__(self, settings: AlertSettings) -> None:
         self._settings = settings
         self._warnings = RepeatedWarnings(_log)
 
     async def notify(self, text: str) -> None:
-        """Send a message by webhook and mail."""
-        if self._settings.webhook:
-            await self._post(self._settings.webhook, {"text": text})
-        if self._settings.smtp and self._settings.mail_to:
-            try:
-                await asyncio.to_thread(self._mail, text)
-            except (OSError, smtplib.SMTPException) as error:
-                self._warnings.warn("mail", "alert_not_sent", route="mail", error=str(error))
+        """Send a text whose first words, up to a colon, are the subject."""
+        await self.send(text.partition("\n")[0].partition(": ")[0], text)
 
     async def fire(self, alerts: list[dict[str, Any]]) -> None:
         """Send the firing alerts to Alertmanager, which expects them again and again."""
         if self._settings.alertmanager and alerts:
-            await self._post(f"{self._settings.alertmanager.rstrip('/')}/api/v2/alerts", alerts)
+            url = f"{self._settings.alertmanager.rstrip('/')}/api/v2/alerts"
+            await self._post("alertmanager", url, alerts)
 
-    async def _post(self, url: str, body: object) -> None:
-        route = "alertmanager" if isinstance(body, list) else "webhook"
+    async def send(self, subject: str, text: str, page: str = "", file_name: str = "") -> None:
+        """Send a text by webhook and by mail; the mail has an HTML `page` attached, if there is one."""
+        settings = self._settings
+        if settings.webhook:
+            await self._post("webhook", settings.webhook, {"text": text})
+        if settings.smtp and settings.mail_to:
+            message = self._message(subject, text)
+            if page:
+                message.add_attachment(page, subtype="html", filename=file_name)
+            try:
+                await asyncio.to_thread(self._deliver, message)
+            except (OSError, smtplib.SMTPException) as error:
+                self._warnings.warn("mail", "alert_not_sent", route="mail", error=str(error))
+
+    async def _post(self, route: str, url: str, body: object) -> None:
+        """Post JSON. Redirects are not followed: the path of the URL is usually a secret, so it is not logged."""
         try:
             async with (
                 aiohttp.ClientSession(timeout=_TIMEOUT) as session,
                 session.post(url, json=body, allow_redirects=False) as response,
             ):
                 if response.status >= 300:
-                    # Not the URL: its path is a secret.
                     error = f"HTTP status {response.status}"
                     self._warnings.warn(route, "alert_not_sent", route=route, error=error)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._warnings.warn(route, "alert_not_sent", route=route, error=type(error).__name__)
 
-    def _mail(self, text: str) -> None:
+    def _message(self, subject: str, text: str) -> EmailMessage:
         message = EmailMessage()
-        message["Subject"] = text.partition("\n")[0].partition(": ")[0]
+        message["Subject"] = subject
         message["From"] = self._settings.mail_from
         message["To"] = ", ".join(self._settings.mail_to)
         message.set_content(text)
+        return message
+
+    def _deliver(self, message: EmailMessage) -> None:
         host, _, port = self._settings.smtp.partition(":")
         with smtplib.SMTP(host, int(port or 25), timeout=10) as server:
             if server.has_extn("starttls"):

@@ -1,0 +1,159 @@
+// The claims of a cluster by phase or gang, with the pods that have them.
+import { addressOf } from "../../api/client";
+import type { ClaimPage } from "../../api/types";
+import { useResource } from "../../state/resource";
+import { link, setQuery } from "../../state/route";
+import { Badge, Card, Choice, Empty, Loaded, Pager } from "../../ui/components";
+import { NONE, count } from "../../ui/format";
+import { Explain } from "../claim";
+import { ClaimLink, GangLink, PodLink } from "./links";
+
+const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
+const PHASES = [
+  ["Pending", "Pending"],
+  ["Reserved", "Reserved"],
+  ["Bound", "Bound"],
+  ["Failed", "Failed"],
+  ["all", "All"],
+] as const;
+type Phase = (typeof PHASES)[number][0];
+const SIZE = 20;
+const MOST_PODS = 3;
+
+export function Claims(props: { query: Record<string, string> }) {
+  const { claims: page = "1", cluster, gang, namespace } = props.query;
+  const phase = props.query["phase"] ?? (gang ? "all" : "Pending");
+  const params = { cluster, gang, namespace, phase: phase === "all" ? undefined : phase };
+  const claims = useResource<ClaimPage>(
+    "api/claims",
+    { ...params, pageNum: Number(page), pageSize: SIZE },
+    { every: 15_000, on: ["claim", "workload"], keep: true },
+  );
+  return (
+    <Card
+      title="Claims"
+      note={gang && `of gang ${gang}`}
+      flush
+      csv={addressOf("api/claims", { ...params, pageSize: 1000 })}
+      aside={
+        <span class="page-tools">
+          {gang && (
+            <button
+              class="button"
+              onClick={() => setQuery({ gang: undefined, namespace: undefined, claims: undefined })}
+            >
+              All claims
+            </button>
+          )}
+          <Choice
+            label="Phase"
+            value={phase as Phase}
+            options={PHASES}
+            onChange={(value) =>
+              setQuery({
+                phase: value === "Pending" && !gang ? undefined : value,
+                claims: undefined,
+              })
+            }
+          />
+        </span>
+      }
+    >
+      <Loaded of={claims} missing={UNAVAILABLE}>
+        {(data) =>
+          data.total ? (
+            <>
+              <ClaimTable page={data} />
+              <Pager
+                page={Number(page)}
+                size={SIZE}
+                total={data.total}
+                onChange={(number) => setQuery({ claims: String(number) })}
+              />
+            </>
+          ) : (
+            <Empty
+              title={
+                phase === "all"
+                  ? "No claims"
+                  : phase === "Pending"
+                    ? "No pending claims"
+                    : `No claims in phase ${phase}`
+              }
+            >
+              {phase === "Pending"
+                ? "Every claim has its GPUs."
+                : "GpuClaims of this cluster appear here."}
+            </Empty>
+          )
+        }
+      </Loaded>
+    </Card>
+  );
+}
+
+function ClaimTable(props: { page: ClaimPage }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Claims">
+      <table>
+        <thead>
+          <tr>
+            <th>Claim</th>
+            <th>Phase</th>
+            <th class="right">GPUs</th>
+            <th>Request</th>
+            <th>Node</th>
+            <th>Gang</th>
+            <th>Reason</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.page.data.map((claim) => (
+            <tr key={`${claim.namespace}/${claim.name}`}>
+              <td class="name">
+                <ClaimLink namespace={claim.namespace} name={claim.name} />
+                <div class="muted small">{claim.namespace}</div>
+              </td>
+              <td>
+                <Badge word={claim.phase || "Pending"} />
+              </td>
+              <td class="right">{count(claim.count)}</td>
+              <td class="soft">
+                {[claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity]
+                  .filter(Boolean)
+                  .join(", ")}
+              </td>
+              <td class="words">
+                {claim.nodeName ? (
+                  <a href={link(["nodes", claim.nodeName])}>{claim.nodeName}</a>
+                ) : (
+                  NONE
+                )}
+                {claim.gpuIds.length > 0 && (
+                  <span class="muted num"> GPU {claim.gpuIds.join(", ")}</span>
+                )}
+                {claim.allocations.slice(0, MOST_PODS).map((pod) => (
+                  <div class="small" key={pod.podUid}>
+                    <PodLink uid={pod.podUid} name={pod.podName} />
+                  </div>
+                ))}
+                {claim.allocations.length > MOST_PODS && (
+                  <div class="muted small">
+                    and {claim.allocations.length - MOST_PODS} more pods
+                  </div>
+                )}
+              </td>
+              <td class="soft">
+                {claim.gang ? <GangLink namespace={claim.namespace} name={claim.gang} /> : NONE}
+              </td>
+              <td class="words">
+                {claim.message && <div class="muted small">{claim.message}</div>}
+                <Explain claim={claim} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

@@ -1,0 +1,184 @@
+// Ask the planner whether pods would fit now, where, and otherwise when and why not.
+import type { FitAnswer, WorkloadMetadata } from "../../api/types";
+import { useResource } from "../../state/resource";
+import { link, setQuery } from "../../state/route";
+import { Badge, Choice, Loaded, Select } from "../../ui/components";
+import { Estimate } from "../../ui/estimate";
+import { count, shortModel } from "../../ui/format";
+import { NumberField } from "../../ui/number";
+
+const UNAVAILABLE = "This cluster takes no pods: it is not on Kubernetes";
+const GROUPINGS = [
+  ["any", "Any GPUs"],
+  ["contiguous", "Contiguous"],
+  ["island", "One island"],
+] as const;
+type GroupingName = (typeof GROUPINGS)[number][0];
+const MOST_GPUS = 64;
+const MOST_PODS = 64;
+const NODES = 8;
+const QUANTITY = /^(\d+\.?\d*|\.\d+)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$/;
+
+type Query = Record<string, string>;
+
+export function FitForm(props: { query: Query }) {
+  const { query } = props;
+  const gpus = within(query["count"], 4, MOST_GPUS);
+  const pods = within(query["pods"], 1, MOST_PODS);
+  const grouping = (query["together"] ?? "contiguous") as GroupingName;
+  const { cluster, model = "", cpu = "", memory = "", tolerate = "" } = query;
+  const metadata = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster });
+  const invalid = !isAmount(cpu) || !isAmount(memory);
+  const fit = useResource<FitAnswer>(
+    invalid ? null : "api/queue/fit",
+    { cluster, gpus, pods, model, grouping, cpu, memory, tolerations: tolerate },
+    { every: 15_000, on: ["gpu", "node", "claim"], keep: true },
+  );
+  return (
+    <>
+      <div class="form">
+        <label class="named">
+          GPUs
+          <NumberField
+            label="GPUs"
+            value={gpus}
+            min={1}
+            max={MOST_GPUS}
+            onChange={(value) => setQuery({ count: String(value) })}
+          />
+        </label>
+        <label class="named">
+          Pods
+          <NumberField
+            label="Pods"
+            value={pods}
+            min={1}
+            max={MOST_PODS}
+            onChange={(value) => setQuery({ pods: value > 1 ? String(value) : undefined })}
+          />
+        </label>
+        <Select
+          label="Model"
+          value={model}
+          any="Any model"
+          options={metadata.data?.models ?? []}
+          onChange={(value) => setQuery({ model: value || undefined })}
+        />
+        <Choice
+          label="Grouping"
+          value={grouping}
+          options={GROUPINGS}
+          onChange={(value) => setQuery({ together: value })}
+        />
+        <TextField name="cpu" label="CPUs per pod" value={cpu} example="8" valid={isAmount(cpu)} />
+        <TextField
+          name="memory"
+          label="Memory per pod"
+          value={memory}
+          example="64Gi"
+          valid={isAmount(memory)}
+        />
+        <TextField
+          name="tolerate"
+          label="Tolerated taints"
+          value={tolerate}
+          example="keys, or *"
+          valid
+        />
+      </div>
+      {invalid ? null : (
+        <Loaded of={fit} missing={UNAVAILABLE} lines={2}>
+          {(answer) => <Verdict answer={answer} gpus={gpus} pods={pods} model={model} />}
+        </Loaded>
+      )}
+      <p class="muted small form-note">
+        The planner counts free, healthy GPUs, cordons, taints, CPU and memory. It does not know
+        affinity, volumes and quotas of your pods.
+      </p>
+    </>
+  );
+}
+
+/** Return a whole number of the address, 1 to `most`. */
+function within(text: string | undefined, otherwise: number, most: number): number {
+  return Math.min(most, Math.max(1, Math.floor(Number(text ?? otherwise)) || 1));
+}
+
+function isAmount(text: string): boolean {
+  return text === "" || QUANTITY.test(text);
+}
+
+function TextField(props: {
+  name: string;
+  label: string;
+  value: string;
+  example: string;
+  valid: boolean;
+}) {
+  return (
+    <label class="named">
+      {props.label}
+      <input
+        class="field amount"
+        value={props.value}
+        placeholder={props.example}
+        aria-label={props.label}
+        aria-invalid={!props.valid}
+        onInput={(event) => setQuery({ [props.name]: event.currentTarget.value || undefined })}
+      />
+      {!props.valid && (
+        <span class="small failed-words" role="alert">
+          such as {props.example}
+        </span>
+      )}
+    </label>
+  );
+}
+
+function Verdict(props: { answer: FitAnswer; gpus: number; pods: number; model: string }) {
+  const { answer, gpus, pods } = props;
+  const what = `${pods > 1 ? `${pods} pods with ` : ""}${gpus} ${
+    props.model ? `${shortModel(props.model)} ` : ""
+  }${gpus === 1 ? "GPU" : "GPUs"}${pods > 1 ? " each" : ""}`;
+  return (
+    <div class="verdict" role="status">
+      {answer.fits ? (
+        <p>
+          <Badge word="Yes" tone="good" /> {what} would start now.{" "}
+          <strong class="num">
+            {count(answer.totalNodes)} {answer.totalNodes === 1 ? "node" : "nodes"}
+          </strong>{" "}
+          could take {pods > 1 ? "one of them" : "it"}.
+        </p>
+      ) : (
+        <>
+          <p>
+            <Badge word="No" tone="warn" /> {answer.sentence}.
+          </p>
+          {answer.estimate && <Estimate estimate={answer.estimate} />}
+          {answer.estimate && !answer.estimate.expectedStart && (
+            <p class="soft">It would wait for {answer.estimate.waitsFor}.</p>
+          )}
+        </>
+      )}
+      <p class="muted small nodes-line">
+        {answer.nodes.slice(0, NODES).map((node) => (
+          <a class="chip" key={node.name} href={link(["nodes", node.name])}>
+            {node.name} · {node.free} free
+          </a>
+        ))}
+        {answer.totalNodes > NODES && <span>and {count(answer.totalNodes - NODES)} more</span>}
+      </p>
+      {answer.remedies.length > 0 && (
+        <>
+          <h3>Ways to make it fit</h3>
+          <ul class="bullets">
+            {answer.remedies.map((remedy) => (
+              <li key={remedy}>{remedy}</li>
+            ))}
+          </ul>
+        </>
+      )}
+    </div>
+  );
+}

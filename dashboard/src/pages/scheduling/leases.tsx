@@ -1,0 +1,148 @@
+// The leases of GPUs, found by node, pod, namespace or claim.
+import { addressOf } from "../../api/client";
+import type { LeasePage, WorkloadMetadata } from "../../api/types";
+import { useResource } from "../../state/resource";
+import { link, setQuery } from "../../state/route";
+import {
+  Ago,
+  Badge,
+  Card,
+  Choice,
+  Empty,
+  Loaded,
+  Pager,
+  Search,
+  Select,
+} from "../../ui/components";
+import { NONE, percent } from "../../ui/format";
+import { ClaimLink, PodLink } from "./links";
+
+const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
+const SIZE = 20;
+const ORIGINS = [
+  ["", "All"],
+  ["false", "Own"],
+  ["true", "External"],
+] as const;
+type Origin = (typeof ORIGINS)[number][0];
+
+export function Leases(props: { query: Record<string, string> }) {
+  const { leases: page = "1", cluster, lease = "", leasens = "", foreign = "" } = props.query;
+  const params = { cluster, search: lease, namespace: leasens, foreign };
+  const leases = useResource<LeasePage>(
+    "api/leases",
+    { ...params, pageNum: Number(page), pageSize: SIZE },
+    { every: 20_000, on: ["claim"], keep: true },
+  );
+  const metadata = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster });
+  const narrow = (change: Record<string, string | undefined>) =>
+    setQuery({ ...change, leases: undefined });
+  return (
+    <Card
+      title="Leases"
+      note="one per allocated GPU"
+      flush
+      csv={addressOf("api/leases", { ...params, pageSize: 1000 })}
+      aside={
+        <span class="page-tools">
+          <Search
+            label="Find a node, pod or claim"
+            value={lease}
+            onChange={(value) => narrow({ lease: value || undefined })}
+          />
+          <Select
+            label="Namespace of leases"
+            value={leasens}
+            any="All namespaces"
+            options={metadata.data?.namespaces ?? []}
+            onChange={(value) => narrow({ leasens: value || undefined })}
+          />
+          <Choice
+            label="Origin"
+            value={foreign as Origin}
+            options={ORIGINS}
+            onChange={(value) => narrow({ foreign: value || undefined })}
+          />
+        </span>
+      }
+    >
+      <Loaded of={leases} missing={UNAVAILABLE}>
+        {(data) =>
+          data.total ? (
+            <>
+              <LeaseTable page={data} />
+              <Pager
+                page={Number(page)}
+                size={SIZE}
+                total={data.total}
+                onChange={(number) => setQuery({ leases: String(number) })}
+              />
+            </>
+          ) : (
+            <Empty title={lease || leasens || foreign ? "No lease matches" : "No leases"}>
+              {lease || leasens || foreign
+                ? "Change the search or the filters."
+                : "No GPU is allocated through claims."}
+            </Empty>
+          )
+        }
+      </Loaded>
+    </Card>
+  );
+}
+
+function LeaseTable(props: { page: LeasePage }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Leases">
+      <table>
+        <thead>
+          <tr>
+            <th>Node</th>
+            <th class="right">GPU</th>
+            <th>Held by</th>
+            <th>Claim</th>
+            <th>Since</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.page.data.map((lease) => (
+            <tr key={lease.name}>
+              <td class="name">
+                <a href={link(["nodes", lease.node], { gpu: String(lease.gpu) })}>{lease.node}</a>{" "}
+                {lease.foreign && <Badge word="external" tone="warn" />}
+              </td>
+              <td class="right">{lease.gpu}</td>
+              <td>
+                {lease.holders.map((holder) => (
+                  <div key={holder.podUid}>
+                    <PodLink uid={holder.podUid} name={holder.podName || holder.podUid} />{" "}
+                    <span class="muted small">{holder.namespace}</span>
+                    {holder.share != null && holder.share < 1 && (
+                      <span class="muted"> {percent(holder.share)}</span>
+                    )}
+                  </div>
+                ))}
+              </td>
+              <td class="soft">
+                {claimsOf(lease).map(([namespace, name]) => (
+                  <div key={`${namespace}/${name}`}>
+                    <ClaimLink namespace={namespace} name={name} />
+                  </div>
+                ))}
+              </td>
+              <td>{lease.acquiredAt ? <Ago at={Date.parse(lease.acquiredAt)} /> : NONE}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** Return namespace and name of the claims of a lease, each once. */
+function claimsOf(lease: LeasePage["data"][number]): [string, string][] {
+  const found = new Map<string, [string, string]>();
+  for (const { namespace, claim } of lease.holders)
+    if (claim) found.set(`${namespace}/${claim}`, [namespace, claim]);
+  return [...found.values()];
+}

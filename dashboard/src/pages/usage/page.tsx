@@ -1,0 +1,308 @@
+// Usage page: GPU hours, utilization, cost and energy of any days by namespace, label, annotation or workload,
+// compared with the days before, with budgets and a forecast. A namespace opens its workloads, a workload its runs.
+import { useMemo } from "preact/hooks";
+import { addressOf, type Params } from "../../api/client";
+import type { Forecast, QueueList, Report } from "../../api/types";
+import { teamColours } from "../../charts/colours";
+import { Treemap } from "../../charts/treemap";
+import { useResource, type Resource } from "../../state/resource";
+import { setQuery } from "../../state/route";
+import { useSession } from "../../state/session";
+import { parseSort } from "../../state/sort";
+import { Card, Empty, Loaded, PageHead } from "../../ui/components";
+import { count, money } from "../../ui/format";
+import { Icon } from "../../ui/icons";
+import { dayOf, daysBefore, formatDays, periodOf, problemOf, zoneName, type Days } from "../period";
+import { allocatedRows, coverageText } from "../report";
+import { Waste } from "../waste";
+import { budgetOf } from "./budget";
+import { Budgets } from "./budgets";
+import { UsageChart, hasMetric } from "./chart";
+import { FORECAST_DAYS, ForecastCard } from "./forecast";
+import { Crumbs, Grouping, PeriodChoice } from "./head";
+import {
+  daysOf,
+  mergedRuns,
+  valueOf,
+  workloadKey,
+  type Group,
+  type Metric,
+  type Query,
+  type UsageRow,
+} from "./query";
+import { UsageTable } from "./table";
+import { Totals } from "./totals";
+
+const LINES = 7;
+/** The runs of one workload are found among more lines. */
+const MOST_LINES = 50;
+const MAX_GROUPS = 500;
+const MOST_TILES = 60;
+const REPORT = "api/v1/gpu-aggregation/report";
+const UNAVAILABLE = "This server has no hourly statistics";
+
+export function UsagePage(props: { query: Query }) {
+  const { query } = props;
+  const { cluster, ns } = query;
+  const { zone } = useSession();
+  const by = (ns ? "workload" : (query["by"] ?? "namespace")) as Group;
+  const days = daysOf(query, zone); // on every render: the day changes at midnight
+  const problem = problemOf(days);
+  const labelled = by === "label" || by === "annotation";
+  const keys = useResource<string[]>(labelled ? "api/v1/gpu-aggregation/dimension-keys" : null, {
+    cluster,
+    dimension_type: by,
+  });
+  const key = query["key"] || keys.data?.[0] || "";
+  const params = {
+    cluster,
+    namespace: ns,
+    zone: zoneName(zone),
+    group_by: labelled ? `${by}:${key}` : by,
+  };
+  const series = query["name"] ? MOST_LINES : LINES;
+  const path = problem || (labelled && !key) ? null : REPORT;
+  const report = useResource<Report>(
+    path,
+    { ...params, period: periodOf(days), series, groups: MAX_GROUPS },
+    { every: 300_000 },
+  );
+  const earlier = problem ? days : daysBefore(days);
+  const before = useResource<Report>(
+    path,
+    { ...params, period: periodOf(earlier), series: LINES, groups: MAX_GROUPS },
+    { every: 600_000 },
+  );
+  const name = zoneName(zone) ?? "UTC";
+  return (
+    <>
+      <PageHead title="Usage" sub={subtitle(days, name, report.data)}>
+        <Grouping by={by} keys={labelled ? keys.data : undefined} chosen={key} />
+        <PeriodChoice query={query} days={days} />
+        <button class="button" onClick={() => print()}>
+          <Icon name="print" /> Print
+        </button>
+      </PageHead>
+      <Crumbs query={query} />
+      {problem ? (
+        <Card>
+          <Empty icon="clock" title={problem} />
+        </Card>
+      ) : labelled && keys.data?.length === 0 ? (
+        <Card>
+          <Empty title={`No ${by} keys are configured`}>
+            Add keys to the accounting settings. Rows appear after the next full hour.
+          </Empty>
+        </Card>
+      ) : (
+        <Loaded of={failing(report, labelled && keys)} missing={UNAVAILABLE} lines={9}>
+          {(data) => (
+            <UsageReport
+              report={data}
+              before={before.data?.hours_accounted ? before.data : undefined}
+              heading={labelled ? key : by}
+              params={{ ...params, period: periodOf(days) }}
+              query={query}
+              days={days}
+              daysBefore={earlier}
+            />
+          )}
+        </Loaded>
+      )}
+      {report.data && report.data.totals.allocated_gpu_hours > 0 && !ns && (
+        <Waste
+          days={days}
+          query={query}
+          priced={report.data.totals.cost > 0}
+          currency={report.data.currency}
+        />
+      )}
+    </>
+  );
+}
+
+/** Return the report, or why its keys could not be read. */
+function failing(report: Resource<Report>, keys: Resource<string[]> | false): Resource<Report> {
+  return keys && keys.error ? { ...report, error: keys.error } : report;
+}
+
+function subtitle(days: Days, zone: string, report: Report | undefined): string {
+  const range = formatDays(days);
+  return [range && `${range}, ${zone}`, ...(report ? [coverageText(report)] : [])]
+    .filter(Boolean)
+    .join(" · ");
+}
+
+function UsageReport(props: {
+  report: Report;
+  before: Report | undefined;
+  heading: string;
+  params: Params;
+  query: Query;
+  days: Days;
+  daysBefore: Days;
+}) {
+  const { report, heading, query } = props;
+  const { cluster, ns, name } = query;
+  const { zone } = useSession();
+  const current = props.days.last >= dayOf(Date.now(), zone);
+  const queues = useResource<QueueList>("api/queues", { cluster }, { every: 300_000 });
+  const forecast = useResource<Forecast>(
+    current ? "api/forecast" : null,
+    { cluster, days: FORECAST_DAYS, by: "namespace" },
+    { every: 600_000 },
+  );
+  const whole = useResource<Forecast>(
+    current && !ns ? "api/forecast" : null,
+    { cluster, days: FORECAST_DAYS },
+    { every: 600_000 },
+  );
+  const metric = metricOf(query, report);
+  // All groups get their colours together, so that they do not depend on which are the largest.
+  if (heading !== "workload") teamColours(report.rows.map((row) => row.name || "none"));
+  const rows = useMemo(() => {
+    const held = allocatedRows(report);
+    if (name)
+      return held.filter((row) => workloadKey(row) === name).map((row) => ({ ...row, runs: 1 }));
+    return mergedRuns(held);
+  }, [report, name]);
+  const only = useMemo(() => {
+    const run = name?.split("/").slice(1).join("/");
+    return run ? (line: string) => line === run || line.includes(`/${run}`) : undefined;
+  }, [name]);
+  if (!report.hours_accounted) {
+    return (
+      <Card>
+        <Empty icon="clock" title="No statistics for these days">
+          Hourly rows appear two minutes after the end of the hour.
+        </Empty>
+      </Card>
+    );
+  }
+  const list = queues.data?.data ?? [];
+  return (
+    <>
+      {!name && <Totals report={report} before={props.before} daysBefore={props.daysBefore} />}
+      <div class="grid">
+        <UsageChart
+          report={report}
+          before={props.before}
+          days={props.days}
+          daysBefore={props.daysBefore}
+          heading={heading}
+          metric={metric}
+          mode={query["mode"] === "sum" ? "sum" : "time"}
+          budget={ns ? budgetOf(list, ns) : undefined}
+          only={only}
+        />
+      </div>
+      {!name && (
+        <div class={current ? "grid two" : "grid"}>
+          <Shares rows={rows} report={report} metric={metric} heading={heading} query={query} />
+          {current && (
+            <ForecastCard
+              forecast={ns ? forecast : whole}
+              name={ns ?? ""}
+              report={report}
+              of={ns ? `namespace ${ns}` : "all namespaces"}
+            />
+          )}
+        </div>
+      )}
+      {!ns && <Budgets queues={list} forecast={forecast.data} report={report} />}
+      <div class="grid">
+        <Card
+          title={name ? "Runs" : `GPU hours by ${heading}`}
+          flush
+          csv={name ? undefined : addressOf(REPORT, { ...props.params, format: "csv" })}
+        >
+          <UsageTable
+            report={name ? totalsOf(report, rows) : report}
+            rows={rows}
+            before={heading === "workload" ? undefined : props.before}
+            heading={name ? "run" : heading}
+            sort={parseSort(query["sort"], "-hours")}
+            page={Number(query["page"] ?? "1")}
+            open={(row) => opener(row, query)}
+          />
+        </Card>
+      </div>
+    </>
+  );
+}
+
+/** Return the quantity that is chosen, if the report has it. */
+function metricOf(query: Query, report: Report): Metric {
+  const wanted = (query["metric"] ?? "hours") as Metric;
+  return hasMetric(report, wanted) ? wanted : "hours";
+}
+
+/** Return what a click on a row opens: the workloads of a namespace, or the runs of a workload. */
+function opener(row: UsageRow, query: Query): (() => void) | undefined {
+  if (row.row !== "group") return undefined;
+  const by = query["by"] ?? "namespace";
+  if (!row.kind && !query["ns"] && by === "namespace")
+    return () => setQuery({ ns: row.name, page: undefined, sort: undefined }, true);
+  if (row.kind && row.runs > 1)
+    return () => setQuery({ ns: row.namespace, name: workloadKey(row), page: undefined }, true);
+  return undefined;
+}
+
+/** Return the report with the totals of some rows only. */
+function totalsOf(report: Report, rows: readonly UsageRow[]): Report {
+  const sum = mergedRuns(rows.map((row) => ({ ...row, uid: "" })))[0];
+  if (!sum) return report;
+  return {
+    ...report,
+    totals: {
+      ...report.totals,
+      allocated_gpu_hours: sum.gpu_hours,
+      idle_gpu_hours: sum.idle_gpu_hours,
+      avg_utilization: sum.avg_utilization,
+      cost: sum.cost,
+      energy_kwh: sum.energy_kwh,
+      allocation_rate: sum.share,
+    },
+  };
+}
+
+function Shares(props: {
+  rows: UsageRow[];
+  report: Report;
+  metric: Metric;
+  heading: string;
+  query: Query;
+}) {
+  const { metric, report, rows } = props;
+  // Cost says most, if there are prices and nothing else is chosen.
+  const shown =
+    metric === "hours" && !props.query["metric"] && report.totals.cost > 0 ? "cost" : metric;
+  const groups = rows
+    .filter((row) => row.row === "group")
+    .sort((a, b) => valueOf(b, shown) - valueOf(a, shown))
+    .slice(0, MOST_TILES);
+  const colours = teamColours(
+    groups.map((row) => row.name || "none"),
+    "bars",
+    props.heading === "workload" ? "workload" : "team",
+  );
+  const format = (value: number) =>
+    shown === "cost"
+      ? money(value, report.currency)
+      : `${count(value)} ${shown === "energy" ? "kWh" : "GPU hours"}`;
+  const words = { cost: "Cost", hours: "GPU hours", energy: "Energy" }[shown];
+  return (
+    <Card title={`${words} by ${props.heading}`} note="area is proportional">
+      <Treemap
+        label={`${words} by ${props.heading}`}
+        items={groups.map((row) => ({
+          name: row.name || "none",
+          value: valueOf(row, shown),
+          colour: colours.get(row.name || "none") ?? "",
+          open: opener(row, props.query),
+        }))}
+        format={format}
+      />
+    </Card>
+  );
+}

@@ -1,0 +1,124 @@
+"""Scheduled reports: when they are due, which period they are about, and what is sent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from email import message_from_string
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gpufleet.accounting.report import Report, ReportPeriod, report
+from gpufleet.errors import StoreUnavailable
+from gpufleet.model.hours import GPU_HOUR
+from gpufleet.model.statistics import UsageSum, UsageTotals
+from gpufleet.runtime.alert_routes import AlertRoutes
+from gpufleet.runtime.settings import AlertSettings, ReportSettings
+from gpufleet.server.scheduled_reports import ScheduledReports, last_period, next_time
+
+MONDAY = datetime(2026, 3, 2, 7, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "due", "period"),
+    [
+        ("daily", datetime(2026, 3, 3, 6, tzinfo=UTC), "2026-03-02"),
+        ("weekly", datetime(2026, 3, 9, 6, tzinfo=UTC), "2026-03-02..2026-03-08"),
+        ("monthly", datetime(2026, 4, 1, 6, tzinfo=UTC), "2026-03"),
+    ],
+)
+def test_a_report_is_due_after_the_end_of_its_period(schedule: str, due: datetime, period: str) -> None:
+    assert next_time(schedule, 6, MONDAY) == due
+    assert next_time(schedule, 6, due) > due
+    assert last_period(schedule, due) == period
+
+
+async def build(cluster: str, period: ReportPeriod) -> Report:
+    if cluster == "broken":
+        raise StoreUnavailable("the database is stopping")
+    group = UsageSum(name="nlp", allocated=30 * GPU_HOUR, idle=0, cost=60, utilization=50.0)  # type: ignore[arg-type]
+    totals = UsageTotals(hours=24, capacity=48 * GPU_HOUR, allocated=30 * GPU_HOUR, cost=60)  # type: ignore[arg-type]
+    return report(cluster, period, "namespace", totals, [group], currency="EUR")
+
+
+@pytest.fixture
+async def received() -> AsyncIterator[tuple[str, list[Any]]]:
+    got: list[Any] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        got.append(await request.json())
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/hook", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/hook", got
+    await runner.cleanup()
+
+
+async def test_the_webhook_gets_totals_and_a_cluster_that_fails_does_not_stop_the_others(
+    received: tuple[str, list[Any]],
+) -> None:
+    url, got = received
+    routes = AlertRoutes(AlertSettings(webhook=url))
+    reports = ScheduledReports(ReportSettings(schedule="daily"), routes, ["broken", "prod"], build)
+    await reports.send(datetime(2026, 3, 3, 6, tzinfo=UTC))
+    [message] = got
+    assert message["text"].splitlines() == [
+        "GPU use of prod, 2026-03-02: 30 of 48 GPU-hours allocated (62.5%), 0 of them idle, cost 60.00 EUR",
+        "• nlp: 30.0 GPU-hours, 60.00 EUR",
+    ]
+
+
+async def test_a_mail_has_the_printable_report_attached() -> None:
+    mails: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 test\r\n")
+        while line := await reader.readline():
+            word = line.split()[0].upper()
+            if word == b"DATA":
+                writer.write(b"354 go\r\n")
+                mails.append((await reader.readuntil(b"\r\n.\r\n")).decode())
+            writer.write(b"250 ok\r\n" if word != b"QUIT" else b"221 bye\r\n")
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = AlertSettings(smtp=f"127.0.0.1:{port}", mail_to=("finance@example.com",))
+    reports = ScheduledReports(ReportSettings(schedule="monthly"), AlertRoutes(settings), ["prod"], build)
+    await reports.send(datetime(2026, 4, 1, 6, tzinfo=UTC))
+    server.close()
+    mail = message_from_string(mails[0])
+    assert mail["Subject"] == "GPU use of prod, 2026-03"
+    [attachment] = [part for part in mail.walk() if part.get_filename()]
+    assert attachment.get_filename() == "gpu-use-prod-2026-03.html"
+    page = attachment.get_payload(decode=True)
+    assert isinstance(page, bytes)
+    assert b"<td>nlp</td>" in page
+
+
+async def test_reports_are_sent_once_when_they_are_due(received: tuple[str, list[Any]]) -> None:
+    url, got = received
+    moments = iter([MONDAY, MONDAY, datetime(2026, 3, 3, 6, 0, 1, tzinfo=UTC)])
+    later = asyncio.Event()
+
+    def now() -> datetime:
+        moment = next(moments, None)
+        if moment is None:
+            later.set()
+        return moment or datetime(2026, 3, 3, 6, 0, 2, tzinfo=UTC)
+
+    routes = AlertRoutes(AlertSettings(webhook=url))
+    reports = ScheduledReports(
+        ReportSettings(schedule="daily"), routes, ["prod"], build, now, longest_sleep=0.01
+    )
+    running = asyncio.create_task(reports.run())
+    await asyncio.wait_for(later.wait(), 10)
+    running.cancel()
+    await asyncio.wait([running])
+    assert len(got) == 1
