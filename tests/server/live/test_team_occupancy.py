@@ -53,6 +53,8 @@ async def test_teams_are_ordered_by_their_gpu_hours_in_the_range(cluster: Cluste
         [
             period("a", NOW - 7200, NOW - 3600),
             period("b", NOW - 3600, 0.0, workload_uid="job2", labels={"team": "vision"}, gpus=8),
+            period("d", NOW - 20_000, 0.0, workload_uid="job3", labels={"team": "audio"}),
+            period("e", NOW - 5000, 0.0, workload_uid="job3", labels={"team": "audio"}),
             period("c", NOW - 90_000, NOW - 80_000, workload_uid="old", workload_name="old"),
         ],
     )
@@ -61,13 +63,20 @@ async def test_teams_are_ordered_by_their_gpu_hours_in_the_range(cluster: Cluste
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         answer = await http.get(f"/api/occupancy?start={NOW - 7200}&end={NOW}")
         teams = answer.json()["data"]["teams"]
-        assert [(each["team"], each["gpuHours"]) for each in teams] == [("vision", 8.0), ("ml", 4.0)]
-        (bert,) = teams[1]["workloads"]
+        assert [(each["team"], each["gpuHours"]) for each in teams] == [
+            ("audio", round(8 + 4 * 5000 / 3600, 4)),
+            ("vision", 8.0),
+            ("ml", 4.0),
+        ]
+        (bert,) = teams[2]["workloads"]
         assert (bert["uid"], bert["parts"]) == (
             "job",
             [{"start": NOW - 7200, "end": NOW - 3600, "gpus": 4.0}],
         )
         one = await http.get(f"/api/occupancy?start={NOW - 7200}&end={NOW}&team=ml")
         assert [each["team"] for each in one.json()["data"]["teams"]] == ["ml"]
+        late = await http.get(f"/api/occupancy?start={NOW - 600}&end={NOW}&team=audio")
+        (speech,) = late.json()["data"]["teams"][0]["workloads"]
+        assert [(part["start"], part["gpus"]) for part in speech["parts"]] == [(NOW - 5000, 8.0)]
         wrong = await http.get(f"/api/occupancy?start={NOW}&end={NOW - 1}")
         assert wrong.status_code == 400

@@ -110,14 +110,20 @@ def _team(
 ) -> TeamOccupancy:
     rows = [_workload(periods, query) for periods in workloads]
     rows.sort(key=lambda row: (-row.gpu_hours, row.uid))
-    listed = sorted(rows[: query.workloads], key=lambda row: (row.parts[0].start, row.uid))
+    listed = sorted(
+        rows[: query.workloads], key=lambda row: (row.parts[0].start if row.parts else 0.0, row.uid)
+    )
     hours = round(sum(row.gpu_hours for row in rows), 4)
     return TeamOccupancy(name, hours, listed, len(rows) - len(listed))
 
 
 def _workload(periods: Sequence[AllocationPeriod], query: TeamOccupancyParams) -> OccupyingWorkload:
     last = max(periods, key=lambda period: period.start)
-    parts = held_parts(periods)
+    parts = [
+        part
+        for part in held_parts(periods)
+        if part.start < query.end and (not part.end or part.end > query.start)
+    ]
     seconds = sum(
         max(0.0, min(part.end or query.end, query.end) - max(part.start, query.start)) * part.gpus
         for part in parts
