@@ -227,13 +227,6 @@ class FindingRow(msgspec.Struct, kw_only=True):
     silenced_until: str | None = msgspec.field(name="silencedUntil", default=None)
 
 
-class FleetOccupancy(msgspec.Struct, kw_only=True):
-    """The teams, the one with the most GPU hours first."""
-
-    teams: list["TeamOccupancy"]
-    truncated: bool
-
-
 class FitAnswer(msgspec.Struct, kw_only=True):
     """Whether the pods fit now; if not, why, what would help, and when they are expected to start."""
 
@@ -252,6 +245,13 @@ class FitNode(msgspec.Struct, kw_only=True):
 
     name: str
     free: int
+
+
+class FleetOccupancy(msgspec.Struct, kw_only=True):
+    """The teams, the one with the most GPU hours first."""
+
+    teams: list["TeamOccupancy"]
+    truncated: bool
 
 
 class Forecast(msgspec.Struct, kw_only=True):
