@@ -55,12 +55,27 @@ export function themeColour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-const HUES = 12;
-const TONES = { bars: [74, 66, 82], dark: [68, 60, 76], light: [40, 48, 33] };
+// After Paul Tol's light scheme, which colour-blind readers can tell apart and on which dark text is legible.
+const PALETTE = [
+  "#77aadd",
+  "#ee8866",
+  "#eedd88",
+  "#44bb99",
+  "#ffaabb",
+  "#99ddff",
+  "#aaaa00",
+  "#c3a5e5",
+  "#bbcc33",
+  "#e6a23c",
+];
+/** Coprime to the number of colours, so that every colour is tried. */
+const NEXT = 3;
+/** How bright the colours of the first, second and third round are. Lines on a light page are darker. */
+const TONES = { bars: [1, 0.84, 0.7], dark: [1, 0.84, 0.7], light: [0.62, 0.5, 0.4] };
 const UNNAMED = "#9aa3b0";
 const KEPT = "gpufleet.colours";
 const MOST_KEPT = 300;
-/** The places of names on the colour wheel. Those of teams are kept by the browser. */
+/** The places of names among the colours. Those of teams are kept by the browser. */
 const places = {
   team: new Map<string, number>(rememberedList<[string, number]>(KEPT)),
   workload: new Map<string, number>(),
@@ -79,7 +94,7 @@ export function teamColours(
   const before = known.size;
   const colours = new Map<string, string>();
   for (const name of [...new Set(names)].sort()) {
-    if (name && !known.has(name)) known.set(name, freePlace(known, hashOf(name) % HUES));
+    if (name && !known.has(name)) known.set(name, freePlace(known, hashOf(name) % PALETTE.length));
     colours.set(name, name ? colourAt(known.get(name) ?? 0, tone) : UNNAMED);
   }
   if (kind === "team" && known.size > before) rememberList(KEPT, [...known].slice(0, MOST_KEPT));
@@ -87,18 +102,22 @@ export function teamColours(
 }
 
 function colourAt(place: number, tone: keyof typeof TONES): string {
-  const tones = TONES[tone];
-  const hue = place % HUES;
-  const lightness = tones[(Math.floor(place / HUES) + hue) % tones.length] ?? 60;
-  return `hsl(${(hue * 360) / HUES} 58% ${lightness}%)`;
+  const brightness = TONES[tone][Math.floor(place / PALETTE.length)] ?? 1;
+  const colour = PALETTE[place % PALETTE.length] as string;
+  const channels = [1, 3, 5].map((at) =>
+    Math.round(parseInt(colour.slice(at, at + 2), 16) * brightness),
+  );
+  return `#${channels.map((channel) => channel.toString(16).padStart(2, "0")).join("")}`;
 }
 
 /** Return the place next to `first` that no name has; when all are taken, names share them. */
 function freePlace(known: ReadonlyMap<string, number>, first: number): number {
+  const all = PALETTE.length * TONES.bars.length;
+  if (known.size >= all) return first;
   const taken = new Set(known.values());
-  for (let round = 0; round < 3; round++)
-    for (let step = 0; step < HUES; step++) {
-      const place = round * HUES + ((first + step * 5) % HUES);
+  for (let round = 0; round < TONES.bars.length; round++)
+    for (let step = 0; step < PALETTE.length; step++) {
+      const place = round * PALETTE.length + ((first + step * NEXT) % PALETTE.length);
       if (!taken.has(place)) return place;
     }
   return first;

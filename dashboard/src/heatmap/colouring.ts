@@ -9,7 +9,6 @@ import {
   type Rgb,
   type Scale,
 } from "../charts/colours";
-import { paletteColours } from "../charts/palette";
 
 export const METRICS = ["utilization", "temperature", "power", "memory", "age"] as const;
 export type Metric = (typeof METRICS)[number];
@@ -106,7 +105,7 @@ function byName(map: GpuMap, by: ColourBy, table: Rgb[]): Made {
       ? teamColours(names)
       : by === "health"
         ? new Map([["healthy", HEALTHY]])
-        : paletteColours(names);
+        : teamColours(names, "bars", "workload");
   const places = new Map<string, number>();
   for (const [name, colour] of colours) {
     places.set(name, table.length);

@@ -8,6 +8,7 @@ import { Badge, Card, Loaded } from "../ui/components";
 import { Explain } from "./claim";
 import { gangsOf, type Gang } from "./gang";
 import { GangLink } from "./scheduling/links";
+import { Table } from "../ui/table";
 
 const MOST_CLAIMS = 1000;
 const SHOWN = 12;
@@ -30,7 +31,7 @@ export function Gangs(props: { cluster: string | undefined }) {
         note={`${waiting ? `${count(waiting)} of ${count(gangs.length)} waiting` : "all complete"}; a gang starts with all of its pods or none`}
         flush
       >
-        <Loaded of={claims}>{() => <Table gangs={gangs.slice(0, SHOWN)} />}</Loaded>
+        <Loaded of={claims}>{() => <GangTable gangs={gangs.slice(0, SHOWN)} />}</Loaded>
         {gangs.length > SHOWN && (
           <p class="muted small more">and {count(gangs.length - SHOWN)} more</p>
         )}
@@ -39,49 +40,47 @@ export function Gangs(props: { cluster: string | undefined }) {
   );
 }
 
-function Table(props: { gangs: Gang[] }) {
+function GangTable(props: { gangs: Gang[] }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Gangs">
-      <table>
-        <thead>
-          <tr>
-            <th>Gang</th>
-            <th>State</th>
-            <th class="right">Pods placed</th>
-            <th class="right">GPUs</th>
-            <th>Node</th>
-            <th>Reason</th>
+    <Table label="Gangs">
+      <thead>
+        <tr>
+          <th>Gang</th>
+          <th>State</th>
+          <th class="right">Pods placed</th>
+          <th class="right">GPUs</th>
+          <th>Node</th>
+          <th>Reason</th>
+        </tr>
+      </thead>
+      <tbody>
+        {props.gangs.map((gang) => (
+          <tr key={`${gang.namespace}/${gang.name}`}>
+            <td class="name">
+              <GangLink namespace={gang.namespace} name={gang.name} />
+              <div class="muted small">{gang.namespace}</div>
+            </td>
+            <td>
+              <Badge word={gang.phase} tone={gang.phase === "Bound" ? "good" : "warn"} />
+            </td>
+            <td class="right">
+              {gang.size === null
+                ? count(gang.placed)
+                : `${count(gang.placed)} of ${count(gang.size)}`}
+            </td>
+            <td class="right">{count(gang.gpus)}</td>
+            <td class="words">
+              <Where nodes={gang.nodes} />
+            </td>
+            <td class="words">
+              {gang.claims.slice(0, 1).map((claim) => (
+                <Explain key={claim.name} claim={claim} />
+              ))}
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {props.gangs.map((gang) => (
-            <tr key={`${gang.namespace}/${gang.name}`}>
-              <td class="name">
-                <GangLink namespace={gang.namespace} name={gang.name} />
-                <div class="muted small">{gang.namespace}</div>
-              </td>
-              <td>
-                <Badge word={gang.phase} tone={gang.phase === "Bound" ? "good" : "warn"} />
-              </td>
-              <td class="right">
-                {gang.size === null
-                  ? count(gang.placed)
-                  : `${count(gang.placed)} of ${count(gang.size)}`}
-              </td>
-              <td class="right">{count(gang.gpus)}</td>
-              <td class="words">
-                <Where nodes={gang.nodes} />
-              </td>
-              <td class="words">
-                {gang.claims.slice(0, 1).map((claim) => (
-                  <Explain key={claim.name} claim={claim} />
-                ))}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }
 

@@ -7,6 +7,7 @@ import { useSession } from "../state/session";
 import { decimal, percent, withUnit } from "../ui/format";
 import { Card, Empty, Pager, Loaded } from "../ui/components";
 import { spanOf, zoneName, type Days } from "./period";
+import { Table } from "../ui/table";
 
 const SIZE = 10;
 const WASTE = "api/v1/gpu-aggregation/waste";
@@ -41,7 +42,7 @@ export function Waste(props: {
           {(data) =>
             data.total ? (
               <>
-                <Table page={data} priced={props.priced} currency={props.currency} />
+                <WasteTable page={data} priced={props.priced} currency={props.currency} />
                 <Pager
                   page={page}
                   size={SIZE}
@@ -61,46 +62,44 @@ export function Waste(props: {
   );
 }
 
-function Table(props: { page: WastePage; priced: boolean; currency: string | undefined }) {
+function WasteTable(props: { page: WastePage; priced: boolean; currency: string | undefined }) {
   const metered = props.page.data.some((row) => row.energy_kwh !== null);
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Idle while allocated">
-      <table>
-        <thead>
-          <tr>
-            <th>Workload</th>
-            <th>Namespace</th>
-            <th>Kind</th>
-            <th class="right">Idle GPU hours</th>
-            <th class="right">Idle share of allocated</th>
-            <th class="right">Utilization</th>
-            {metered && <th class="right">Energy (kWh)</th>}
-            {props.priced && <th class="right">{withUnit("Idle cost", props.currency)}</th>}
+    <Table label="Idle while allocated">
+      <thead>
+        <tr>
+          <th>Workload</th>
+          <th>Namespace</th>
+          <th>Kind</th>
+          <th class="right">Idle GPU hours</th>
+          <th class="right">Idle share of allocated</th>
+          <th class="right">Utilization</th>
+          {metered && <th class="right">Energy (kWh)</th>}
+          {props.priced && <th class="right">{withUnit("Idle cost", props.currency)}</th>}
+        </tr>
+      </thead>
+      <tbody>
+        {props.page.data.map((row) => (
+          <tr key={`${row.namespace} ${row.workload_type} ${row.workload_name} ${row.owner_uid}`}>
+            <td class="name">
+              {row.owner_uid ? (
+                <a href={link(["workloads", row.owner_uid])}>{row.workload_name}</a>
+              ) : (
+                row.workload_name
+              )}
+            </td>
+            <td class="soft">{row.namespace}</td>
+            <td class="soft">{row.workload_type}</td>
+            <td class="right">{decimal(row.idle_gpu_hours, 2)}</td>
+            <td class="right soft">{percent(row.idle_share / 100, 1)}</td>
+            <td class="right">
+              {percent(row.avg_utilization === null ? null : row.avg_utilization / 100, 1)}
+            </td>
+            {metered && <td class="right">{decimal(row.energy_kwh, 2)}</td>}
+            {props.priced && <td class="right">{decimal(row.idle_cost, 2)}</td>}
           </tr>
-        </thead>
-        <tbody>
-          {props.page.data.map((row) => (
-            <tr key={`${row.namespace} ${row.workload_type} ${row.workload_name} ${row.owner_uid}`}>
-              <td class="name">
-                {row.owner_uid ? (
-                  <a href={link(["workloads", row.owner_uid])}>{row.workload_name}</a>
-                ) : (
-                  row.workload_name
-                )}
-              </td>
-              <td class="soft">{row.namespace}</td>
-              <td class="soft">{row.workload_type}</td>
-              <td class="right">{decimal(row.idle_gpu_hours, 2)}</td>
-              <td class="right soft">{percent(row.idle_share / 100, 1)}</td>
-              <td class="right">
-                {percent(row.avg_utilization === null ? null : row.avg_utilization / 100, 1)}
-              </td>
-              {metered && <td class="right">{decimal(row.energy_kwh, 2)}</td>}
-              {props.priced && <td class="right">{decimal(row.idle_cost, 2)}</td>}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }

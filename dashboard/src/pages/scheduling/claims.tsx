@@ -7,6 +7,7 @@ import { Badge, Card, Choice, Empty, Loaded, Pager } from "../../ui/components";
 import { NONE, count } from "../../ui/format";
 import { Explain } from "../claim";
 import { ClaimLink, GangLink, PodLink } from "./links";
+import { Table } from "../../ui/table";
 
 const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
 const PHASES = [
@@ -94,66 +95,62 @@ export function Claims(props: { query: Record<string, string> }) {
 
 function ClaimTable(props: { page: ClaimPage }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Claims">
-      <table>
-        <thead>
-          <tr>
-            <th>Claim</th>
-            <th>Phase</th>
-            <th class="right">GPUs</th>
-            <th>Request</th>
-            <th>Node</th>
-            <th>Gang</th>
-            <th>Reason</th>
+    <Table label="Claims">
+      <thead>
+        <tr>
+          <th>Claim</th>
+          <th>Phase</th>
+          <th class="right">GPUs</th>
+          <th>Request</th>
+          <th>Node</th>
+          <th>Gang</th>
+          <th>Reason</th>
+        </tr>
+      </thead>
+      <tbody>
+        {props.page.data.map((claim) => (
+          <tr key={`${claim.namespace}/${claim.name}`}>
+            <td class="name">
+              <ClaimLink namespace={claim.namespace} name={claim.name} />
+              <div class="muted small">{claim.namespace}</div>
+            </td>
+            <td>
+              <Badge word={claim.phase || "Pending"} />
+            </td>
+            <td class="right">{count(claim.count)}</td>
+            <td class="soft">
+              {[claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity]
+                .filter(Boolean)
+                .join(", ")}
+            </td>
+            <td class="words">
+              {claim.nodeName ? (
+                <a href={link(["nodes", claim.nodeName])}>{claim.nodeName}</a>
+              ) : (
+                NONE
+              )}
+              {claim.gpuIds.length > 0 && (
+                <span class="muted num"> GPU {claim.gpuIds.join(", ")}</span>
+              )}
+              {claim.allocations.slice(0, MOST_PODS).map((pod) => (
+                <div class="small" key={pod.podUid}>
+                  <PodLink uid={pod.podUid} name={pod.podName} />
+                </div>
+              ))}
+              {claim.allocations.length > MOST_PODS && (
+                <div class="muted small">and {claim.allocations.length - MOST_PODS} more pods</div>
+              )}
+            </td>
+            <td class="soft">
+              {claim.gang ? <GangLink namespace={claim.namespace} name={claim.gang} /> : NONE}
+            </td>
+            <td class="words">
+              {claim.message && <div class="muted small">{claim.message}</div>}
+              <Explain claim={claim} />
+            </td>
           </tr>
-        </thead>
-        <tbody>
-          {props.page.data.map((claim) => (
-            <tr key={`${claim.namespace}/${claim.name}`}>
-              <td class="name">
-                <ClaimLink namespace={claim.namespace} name={claim.name} />
-                <div class="muted small">{claim.namespace}</div>
-              </td>
-              <td>
-                <Badge word={claim.phase || "Pending"} />
-              </td>
-              <td class="right">{count(claim.count)}</td>
-              <td class="soft">
-                {[claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity]
-                  .filter(Boolean)
-                  .join(", ")}
-              </td>
-              <td class="words">
-                {claim.nodeName ? (
-                  <a href={link(["nodes", claim.nodeName])}>{claim.nodeName}</a>
-                ) : (
-                  NONE
-                )}
-                {claim.gpuIds.length > 0 && (
-                  <span class="muted num"> GPU {claim.gpuIds.join(", ")}</span>
-                )}
-                {claim.allocations.slice(0, MOST_PODS).map((pod) => (
-                  <div class="small" key={pod.podUid}>
-                    <PodLink uid={pod.podUid} name={pod.podName} />
-                  </div>
-                ))}
-                {claim.allocations.length > MOST_PODS && (
-                  <div class="muted small">
-                    and {claim.allocations.length - MOST_PODS} more pods
-                  </div>
-                )}
-              </td>
-              <td class="soft">
-                {claim.gang ? <GangLink namespace={claim.namespace} name={claim.gang} /> : NONE}
-              </td>
-              <td class="words">
-                {claim.message && <div class="muted small">{claim.message}</div>}
-                <Explain claim={claim} />
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }

@@ -16,6 +16,7 @@ import {
 } from "../../ui/components";
 import { NONE, percent } from "../../ui/format";
 import { ClaimLink, PodLink } from "./links";
+import { Table } from "../../ui/table";
 
 const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
 const SIZE = 20;
@@ -93,49 +94,47 @@ export function Leases(props: { query: Record<string, string> }) {
 
 function LeaseTable(props: { page: LeasePage }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Leases">
-      <table>
-        <thead>
-          <tr>
-            <th>Node</th>
-            <th class="right">GPU</th>
-            <th>Held by</th>
-            <th>Claim</th>
-            <th>Since</th>
+    <Table label="Leases">
+      <thead>
+        <tr>
+          <th>Node</th>
+          <th class="right">GPU</th>
+          <th>Held by</th>
+          <th>Claim</th>
+          <th>Since</th>
+        </tr>
+      </thead>
+      <tbody>
+        {props.page.data.map((lease) => (
+          <tr key={lease.name}>
+            <td class="name">
+              <a href={link(["nodes", lease.node], { gpu: String(lease.gpu) })}>{lease.node}</a>{" "}
+              {lease.foreign && <Badge word="external" tone="warn" />}
+            </td>
+            <td class="right">{lease.gpu}</td>
+            <td>
+              {lease.holders.map((holder) => (
+                <div key={holder.podUid}>
+                  <PodLink uid={holder.podUid} name={holder.podName || holder.podUid} />{" "}
+                  <span class="muted small">{holder.namespace}</span>
+                  {holder.share != null && holder.share < 1 && (
+                    <span class="muted"> {percent(holder.share)}</span>
+                  )}
+                </div>
+              ))}
+            </td>
+            <td class="soft">
+              {claimsOf(lease).map(([namespace, name]) => (
+                <div key={`${namespace}/${name}`}>
+                  <ClaimLink namespace={namespace} name={name} />
+                </div>
+              ))}
+            </td>
+            <td>{lease.acquiredAt ? <Ago at={Date.parse(lease.acquiredAt)} /> : NONE}</td>
           </tr>
-        </thead>
-        <tbody>
-          {props.page.data.map((lease) => (
-            <tr key={lease.name}>
-              <td class="name">
-                <a href={link(["nodes", lease.node], { gpu: String(lease.gpu) })}>{lease.node}</a>{" "}
-                {lease.foreign && <Badge word="external" tone="warn" />}
-              </td>
-              <td class="right">{lease.gpu}</td>
-              <td>
-                {lease.holders.map((holder) => (
-                  <div key={holder.podUid}>
-                    <PodLink uid={holder.podUid} name={holder.podName || holder.podUid} />{" "}
-                    <span class="muted small">{holder.namespace}</span>
-                    {holder.share != null && holder.share < 1 && (
-                      <span class="muted"> {percent(holder.share)}</span>
-                    )}
-                  </div>
-                ))}
-              </td>
-              <td class="soft">
-                {claimsOf(lease).map(([namespace, name]) => (
-                  <div key={`${namespace}/${name}`}>
-                    <ClaimLink namespace={namespace} name={name} />
-                  </div>
-                ))}
-              </td>
-              <td>{lease.acquiredAt ? <Ago at={Date.parse(lease.acquiredAt)} /> : NONE}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+        ))}
+      </tbody>
+    </Table>
   );
 }
 

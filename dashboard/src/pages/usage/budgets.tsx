@@ -4,6 +4,7 @@ import { useSession } from "../../state/session";
 import { Card, Meter } from "../../ui/components";
 import { NONE, count, money, weekday } from "../../ui/format";
 import { priceOf, spendingOf } from "./budget";
+import { Table } from "../../ui/table";
 
 type Queue = QueueList["data"][number];
 
@@ -18,25 +19,23 @@ export function Budgets(props: {
   return (
     <div class="grid">
       <Card title="Budgets" note="of GpuQueues, in their current period" flush>
-        <div class="scroll" tabIndex={0} role="region" aria-label="Budgets">
-          <table>
-            <thead>
-              <tr>
-                <th>Queue</th>
-                <th>Period</th>
-                <th class="right">Used</th>
-                <th class="right">Budget</th>
-                <th class="meter-cell">Share</th>
-                <th>Used up</th>
-              </tr>
-            </thead>
-            <tbody>
-              {shown.map((queue) => (
-                <BudgetRow key={queue.name} queue={queue} {...props} />
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table label="Budgets">
+          <thead>
+            <tr>
+              <th>Queue</th>
+              <th>Period</th>
+              <th class="right">Used</th>
+              <th class="right">Budget</th>
+              <th class="meter-cell">Share</th>
+              <th>Used up</th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map((queue) => (
+              <BudgetRow key={queue.name} queue={queue} {...props} />
+            ))}
+          </tbody>
+        </Table>
       </Card>
     </div>
   );

@@ -7,6 +7,7 @@ import { Pager } from "../../ui/components";
 import { decimal, percent, withUnit } from "../../ui/format";
 import { SortHead } from "../../ui/sort";
 import { GROUPS, workloadKey, type UsageRow } from "./query";
+import { Table } from "../../ui/table";
 
 const SIZE = 20;
 
@@ -53,62 +54,55 @@ export function UsageTable(props: {
   const head = { sort, otherwise: "-hours", right: true, down: true };
   return (
     <>
-      <div class="scroll" tabIndex={0} role="region" aria-label="GPU hours">
-        <table>
-          <thead>
-            <tr>
-              <SortHead
-                field="name"
-                words={capital(props.heading)}
-                sort={sort}
-                otherwise="-hours"
-              />
-              <SortHead field="hours" words="GPU hours" {...head} />
-              {props.before && <th class="right">Change</th>}
-              <th class="right">Share of capacity</th>
-              <SortHead field="utilization" words="Utilization" {...head} />
-              <SortHead field="idle" words="Idle GPU hours" {...head} />
-              {metered && <SortHead field="energy" words="Energy (kWh)" {...head} />}
-              {priced && (
-                <SortHead field="cost" words={withUnit("Cost", report.currency)} {...head} />
+      <Table label="GPU hours">
+        <thead>
+          <tr>
+            <SortHead field="name" words={capital(props.heading)} sort={sort} otherwise="-hours" />
+            <SortHead field="hours" words="GPU hours" {...head} />
+            {props.before && <th class="right">Change</th>}
+            <th class="right">Share of capacity</th>
+            <SortHead field="utilization" words="Utilization" {...head} />
+            <SortHead field="idle" words="Idle GPU hours" {...head} />
+            {metered && <SortHead field="energy" words="Energy (kWh)" {...head} />}
+            {priced && (
+              <SortHead field="cost" words={withUnit("Cost", report.currency)} {...head} />
+            )}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((row, place) => (
+            <tr
+              key={`${row.row} ${row.namespace} ${row.kind} ${row.name} ${row.uid}`}
+              class={Math.floor(place / SIZE) === page - 1 ? "" : "print-only"}
+            >
+              <td class="name">
+                <RowName row={row} open={props.open(row)} />
+              </td>
+              <td class="right">{decimal(row.gpu_hours, 2)}</td>
+              {props.before && (
+                <td class="right soft">{changeOf(row, earlier.get(keyOf(row)), props)}</td>
               )}
+              <td class="right soft">{percent(row.share / 100, 1)}</td>
+              <td class="right">{percent(rate(row.avg_utilization), 1)}</td>
+              <td class="right soft">{decimal(row.idle_gpu_hours, 2)}</td>
+              {metered && <td class="right">{decimal(row.energy_kwh, 2)}</td>}
+              {priced && <td class="right">{decimal(row.cost, 2)}</td>}
             </tr>
-          </thead>
-          <tbody>
-            {rows.map((row, place) => (
-              <tr
-                key={`${row.row} ${row.namespace} ${row.kind} ${row.name} ${row.uid}`}
-                class={Math.floor(place / SIZE) === page - 1 ? "" : "print-only"}
-              >
-                <td class="name">
-                  <RowName row={row} open={props.open(row)} />
-                </td>
-                <td class="right">{decimal(row.gpu_hours, 2)}</td>
-                {props.before && (
-                  <td class="right soft">{changeOf(row, earlier.get(keyOf(row)), props)}</td>
-                )}
-                <td class="right soft">{percent(row.share / 100, 1)}</td>
-                <td class="right">{percent(rate(row.avg_utilization), 1)}</td>
-                <td class="right soft">{decimal(row.idle_gpu_hours, 2)}</td>
-                {metered && <td class="right">{decimal(row.energy_kwh, 2)}</td>}
-                {priced && <td class="right">{decimal(row.cost, 2)}</td>}
-              </tr>
-            ))}
-          </tbody>
-          <tfoot>
-            <tr class="total">
-              <td>Total</td>
-              <td class="right">{decimal(totals.allocated_gpu_hours, 2)}</td>
-              {props.before && <td />}
-              <td class="right">{percent(totals.allocation_rate / 100, 1)}</td>
-              <td class="right">{percent(rate(totals.avg_utilization), 1)}</td>
-              <td class="right">{decimal(totals.idle_gpu_hours, 2)}</td>
-              {metered && <td class="right">{decimal(totals.energy_kwh, 2)}</td>}
-              {priced && <td class="right">{decimal(totals.cost, 2)}</td>}
-            </tr>
-          </tfoot>
-        </table>
-      </div>
+          ))}
+        </tbody>
+        <tfoot>
+          <tr class="total">
+            <td>Total</td>
+            <td class="right">{decimal(totals.allocated_gpu_hours, 2)}</td>
+            {props.before && <td />}
+            <td class="right">{percent(totals.allocation_rate / 100, 1)}</td>
+            <td class="right">{percent(rate(totals.avg_utilization), 1)}</td>
+            <td class="right">{decimal(totals.idle_gpu_hours, 2)}</td>
+            {metered && <td class="right">{decimal(totals.energy_kwh, 2)}</td>}
+            {priced && <td class="right">{decimal(totals.cost, 2)}</td>}
+          </tr>
+        </tfoot>
+      </Table>
       {rows.length > SIZE && (
         <Pager
           page={page}
