@@ -17,7 +17,7 @@ def test_lost_hours_are_counted_by_cause_node_and_model() -> None:
     assert costs.by_node == {"a": 26.0, "b": 4.0}
     assert costs.by_model == {"H100": 26.0, "H200": 4.0}
     assert costs.mean_hours_to_repair == 3.0
-    assert costs.mean_hours_between_failures == pytest.approx(400 / 3)
+    assert costs.mean_hours_between_failures == pytest.approx(400 / 3, abs=0.001)
 
 
 def test_only_the_part_of_a_fault_within_the_span_counts() -> None:
