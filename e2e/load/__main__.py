@@ -4,6 +4,7 @@ make e2e-load
 make e2e-load ARGS="--nodes 100 --pods 200"
 make e2e-load ARGS="--pods 1000 --gpus 8"
 make e2e-load ARGS="--pods 1000 --gpus 8 --gang 8"
+make e2e-load ARGS="--mode asked"
 make e2e-load ARGS="--delivery dra --nodes 200 --pods 1500"
 
 All pods exist before the scheduler starts, in both runs. The rate counts Bindings between the first and the last, by
