@@ -52,7 +52,8 @@ def test_a_page_looks_like_its_picture(
     assert look(browser, f"{site.address}#/{PAGES[name]}", name, theme, size) <= MOST_DIFFERENT
 
 
-def test_another_page_does_not_match(site: Site, browser: Browser) -> None:
+def test_another_page_does_not_match(site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UPDATE_PICTURES", raising=False)
     context = browser.new_context(viewport={"width": 1440, "height": 1000}, color_scheme="dark")
     page = context.new_page()
     page.goto(f"{site.address}#/workloads?sort=name")
