@@ -214,8 +214,8 @@ def shown(system: System, users: Users) -> Facts:
         busy = float(used.inner_text().rstrip("%\u202f\u00a0 "))
         page.goto(f"{system.server.url}/#/workloads?namespace={users.namespace}")
         page.get_by_role("link", name="train", exact=True).wait_for()
-        rows = [row.inner_text().split("\t") for row in page.locator("tbody tr").all()]
-    assert sorted(row[0].split("\n")[0] for row in rows) == ["infer", "train"]
+        names = [row.get_by_role("link").first.inner_text() for row in page.locator("tbody tr").all()]
+    assert sorted(names) == ["infer", "train"]
     return {"GPUs": int(total), "held": int(held), "busy": busy, "idle": int(idle.split()[0])}
 
 
