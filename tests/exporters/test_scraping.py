@@ -198,7 +198,7 @@ async def test_an_agent_that_fails_does_not_affect_the_others(agents: Agents) ->
             await agents.start(stack, node) for node in ("good", "slow", "broken", "large", "down")
         ]
         slow.delay, broken.text, down.status = (
-            30.0,
+            3.0,
             'nvidia_gpu_power_watts{node="broken",gpu="0"} nonsense\n',
             503,
         )
