@@ -75,9 +75,11 @@ def test_each_workload_filter_matches_the_api(demo: Demo, page: Page) -> None:
     for name, value in filters.items():
         page.get_by_label(name.capitalize(), exact=True).select_option(value)
         expect(page).to_have_url(re.compile(rf"[?&]{name}={re.escape(value)}"))
-        expect(page.locator("tbody tr").first).to_contain_text(
-            {"namespace": value, "kind": value, "status": value, "source": value}[name]
-        )
+        if name == "source":  # has no column
+            first = demo.get(f"api/workloads?source={value}&pageSize=1")["data"][0]["name"]
+            expect(page.locator("tbody tr").first).to_contain_text(first)
+        else:
+            expect(page.locator("tbody tr").first).to_contain_text(value)
         page.get_by_role("button", name="Clear").click()
         expect(page).not_to_have_url(re.compile(rf"{name}="))
     row = demo.get("api/workloads?sort=name&pageSize=1")["data"][0]

@@ -71,7 +71,7 @@ const PALETTE = [
 /** Coprime to the number of colours, so that every colour is tried. */
 const NEXT = 3;
 /** How bright the colours of the first, second and third round are. Those on a light page are darker. */
-const TONES = { bars: [1, 0.84, 0.7], dark: [1, 0.84, 0.7], light: [0.86, 0.72, 0.58] };
+const TONES = { bars: [1, 0.92, 0.84], dark: [1, 0.84, 0.7], light: [0.86, 0.72, 0.58] };
 const UNNAMED = "#9aa3b0";
 const KEPT = "gpufleet.colours";
 const MOST_KEPT = 300;

@@ -33,7 +33,7 @@ _BETWEEN = b'},{"metric":'
 _SLICE = 256 * 1024
 _MAX_SLICE = 4 * 1024 * 1024
 """Largest piece that is decoded at once; a range of one series has up to 11,000 points in 0.4 MB."""
-_MAX_SERIES = 1_000_000
+_MAX_SERIES = 800_000
 _MAX_NAMES_BYTES = 8 * 1024 * 1024
 _PROMQL_REMARK = re.compile(r"PromQL (info|warning)\b|\d+ more (info|warning) annotations omitted$")
 _MAX_WARNING = 300
