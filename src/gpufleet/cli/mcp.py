@@ -54,7 +54,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _serve_http(endpoint: Endpoint, host: str, port: int, hosts: list[str], stopper: Stopper) -> None:
-    """Serve callers with their own tokens: the token of this command is for nobody else."""
+    """Serve callers, each with its own token; the token of this command is not used for them."""
     from gpufleet.mcp.http import PATH, Callers, bearer_token, has_login, http_app, listener
     from gpufleet.mcp.server import build_server
 

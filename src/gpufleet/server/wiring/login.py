@@ -102,7 +102,7 @@ def _reviewed_tokens(components: Components, auth: AuthSettings) -> ReviewedToke
 
 
 def object_access(components: Components) -> ObjectAccess:
-    """Return who may read objects of Kubernetes: callers whom the API server of the same cluster authenticated.
+    """Return who may read Kubernetes objects: callers that the API server of the same cluster has authenticated.
 
     In another cluster, the same name may belong to somebody else.
     """
