@@ -1,12 +1,15 @@
 """Install, upgrade and remove a chart of this project with the real helm."""
 
+import contextlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from e2e.cluster import Cluster
+from e2e.cluster.errors import CommandFailed
 
 CHARTS = Path(__file__).parents[2] / "charts"
 CRDS = CHARTS / "gpu-scheduler" / "crds"
@@ -63,5 +66,20 @@ class Release:
 
 
 def delete_crds(cluster: Cluster) -> None:
-    """Delete the CRDs, which helm keeps, and with them every claim and GpuNodeStatus."""
-    cluster.kubectl("delete", "--ignore-not-found", "--timeout=60s", "-f", str(CRDS), timeout=90)
+    """Delete the CRDs, which helm keeps, and with them every claim and GpuNodeStatus.
+
+    The API server can lose a retry of its finalizer and would then wait for its next resync, minutes later:
+    changing an annotation of a CRD makes it try again.
+    """
+    cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", str(CRDS))
+
+    def deleted() -> bool:
+        remaining = cluster.kubectl("get", "crds", "--ignore-not-found", "-o", "name").split()
+        ours = [each for each in remaining if each.endswith(".gpu.scheduling")]
+        for each in ours:
+            annotation = f"e2e/deleting={time.monotonic()}"
+            with contextlib.suppress(CommandFailed):  # it is gone meanwhile
+                cluster.kubectl("annotate", "--overwrite", each, annotation)
+        return not ours
+
+    cluster.wait_for("the deletion of the CRDs", deleted, timeout=120, period=2)
