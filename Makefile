@@ -5,6 +5,7 @@ PYTHON ?= python3
 PORT ?= 8080
 # Test processes. One more than the smallest machine has cores, because some tests mostly wait.
 WORKERS ?= 3
+E2E_WORKERS ?= 2
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpufleet/__init__.py)
 IMAGE ?= gpufleet
 TAG ?= v$(VERSION)
@@ -54,7 +55,7 @@ check: $(VENV)/.dev ## Run the linters and type checkers
 	@$(MAKE) --silent check-docs check-workflows check-dashboard
 
 e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests against a real control plane
-	@$(BIN)/pytest e2e -m "not whole_cluster" $(ARGS)
+	@$(BIN)/pytest e2e -n $(E2E_WORKERS) --dist loadgroup -m "not whole_cluster" --durations 25 $(ARGS)
 
 e2e-cluster: $(VENV)/.dev ## Build the images and try both charts with them on a whole cluster (needs root, 3 minutes; more the first time)
 	@$(BIN)/pytest e2e/test_whole_cluster.py $(ARGS)

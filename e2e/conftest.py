@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: one real control plane for the session, a namespace for each test.
+"""Fixtures of the end-to-end tests: a real control plane for each worker of the run, a namespace for each test.
 
 If this machine has no control plane and can't get one, the tests that need it are skipped, and the summary says so.
 If a test fails, the logs of the components during the test are shown with it, and all logs are kept in
@@ -6,11 +6,12 @@ If a test fails, the logs of the components during the test are shown with it, a
 """
 
 import contextlib
+import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -21,13 +22,12 @@ from e2e.fakenodes import FakeNodes
 from e2e.node import Node, programs
 from e2e.system.observations import Observations
 
-_KEPT_LOGS = Path(".gpufleet") / "e2e-logs"
+_KEPT_LOGS = Path(".gpufleet") / "e2e-logs" / os.environ.get("PYTEST_XDIST_WORKER", "")
 _NODE = pytest.StashKey[Node]()
 _CLUSTER = pytest.StashKey[Cluster]()
-_UNAVAILABLE = pytest.StashKey[str]()
-_STARTUP_SECONDS = pytest.StashKey[float]()
 _LOG_SIZES = pytest.StashKey[dict[str, int]]()
-_OBSERVATIONS = pytest.StashKey[list[Observations]]()
+_OBSERVATIONS = pytest.StashKey[Observations]()
+_NO_CONTROL_PLANE = "no control plane: "
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +36,13 @@ def control_plane(pytestconfig: pytest.Config) -> binaries.Binaries:
     try:
         return binaries.find(progress_printer(pytestconfig))
     except Unavailable as reason:
-        pytestconfig.stash[_UNAVAILABLE] = str(reason)
-        pytest.skip(f"no control plane: {reason}")
+        pytest.skip(f"{_NO_CONTROL_PLANE}{reason}")
 
 
 @pytest.fixture(scope="session")
 def cluster(control_plane: binaries.Binaries, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Run a control plane, shared by all tests of the session."""
-    started = time.monotonic()
+    """Run a control plane, shared by all tests of the worker."""
     with Cluster(control_plane) as cluster:
-        request.config.stash[_STARTUP_SECONDS] = time.monotonic() - started
         request.config.stash[_CLUSTER] = cluster
         yield cluster
         if request.session.testsfailed:
@@ -103,7 +100,7 @@ def fake_nodes(shared_fake_nodes: FakeNodes) -> Iterator[FakeNodes]:
 def observations(request: pytest.FixtureRequest) -> Observations:
     """Return a table of observations for the summary of the run."""
     observations = Observations(request.node.name.removeprefix("test_").replace("_", " "))
-    request.config.stash.setdefault(_OBSERVATIONS, []).append(observations)
+    request.node.stash[_OBSERVATIONS] = observations
     return observations
 
 
@@ -125,6 +122,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     components = [*(cluster.components if cluster else ()), *(node.components if node else ())]
     if report.when == "setup" and cluster:
         item.stash[_LOG_SIZES] = {each.name: each.log_size for each in components}
+    if report.when == "call" and (observations := item.stash.get(_OBSERVATIONS, None)):
+        report.user_properties.append(("observations", [observations.title, *observations.table()]))
     if report.failed and cluster and "cluster" in getattr(item, "fixturenames", ()):
         sizes = item.stash.get(_LOG_SIZES, {})
         for component in components:
@@ -133,28 +132,42 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the observations, and the startup time of the control plane or that there was none."""
-    for observations in config.stash.get(_OBSERVATIONS, []):
-        terminalreporter.line(observations.title)
-        for line in observations.table():
-            terminalreporter.line(line)
-    if reason := config.stash.get(_UNAVAILABLE, None):
-        terminalreporter.section("NO CONTROL PLANE", red=True, bold=True)
-        terminalreporter.line(f"tests that need it were SKIPPED and prove nothing: {reason}", red=True)
-    if (seconds := config.stash.get(_STARTUP_SECONDS, None)) is not None:
-        terminalreporter.line(f"control plane ready in {seconds:.1f} s")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests together on one worker that share fixtures, or the one real node that a machine can have."""
+    for item in items:
+        group = "real node" if "real_node" in getattr(item, "fixturenames", ()) else item.path.name
+        if (
+            item.path.parent.name == "journeys" or item.path.name == "test_rbac.py"
+        ):  # it reads their audit log
+            group = "journeys"
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the observations, and that there was no control plane."""
+    reports = [each for group in terminalreporter.stats.values() for each in group]
+    for report in reports:
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "observations" and report.when == "call":
+                for line in value:
+                    terminalreporter.line(line)
+    for report in terminalreporter.stats.get("skipped", ()):
+        if _NO_CONTROL_PLANE in (text := str(report.longrepr)):
+            reason = text.partition(_NO_CONTROL_PLANE)[2]
+            terminalreporter.section("NO CONTROL PLANE", red=True, bold=True)
+            terminalreporter.line(f"tests that need it were SKIPPED and prove nothing: {reason}", red=True)
+            break
     if _KEPT_LOGS.exists() and terminalreporter.stats.get("failed"):
         terminalreporter.line(f"logs of the control plane: {_KEPT_LOGS}")
 
 
 def progress_printer(config: pytest.Config) -> Callable[[str], None]:
-    """Return a function that prints to the terminal despite capturing: a build takes minutes."""
+    """Return a function that prints despite capturing: a build takes minutes. A worker has only standard error."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     uncaptured = capture.global_and_fixture_disabled if capture else contextlib.nullcontext
 
     def print_line(line: str) -> None:
         with uncaptured():
-            print(f"\n==> {line}", flush=True)
+            print(f"\n==> {line}", file=sys.stderr, flush=True)
 
     return print_line

@@ -50,6 +50,7 @@ def test_all_views_agree_at_the_same_time(system: System, users: Users, observat
         "kubectl get pods": lambda: pods(users),
         "promtool": lambda: measured(system, users),
         "gpufleet explain": lambda: explained(system, users),
+        "gpufleet get": lambda: listed(system, users),
         "GET /api/clusters/overview": lambda: overview(system),
         "GET /api/nodes": lambda: nodes(system),
         "GET /api/workloads": lambda: workloads(system, users),
@@ -123,6 +124,50 @@ def explained(system: System, users: Users) -> Facts:
         flags = ("-n", users.namespace, "--kubeconfig", str(system.cluster.kubeconfig))
         output = system.gpufleet("explain", "pod", pod["metadata"]["name"], *flags, "-o", "json").stdout
         found[_owner(pod)] = json.loads(output)["sentence"].removeprefix("allocated: ")
+    return found
+
+
+def listed(system: System, users: Users) -> Facts:
+    """Return the facts of `gpufleet get`; each list must equal the API's before and after, and kubectl's."""
+    nodes, gpus, rows, claims, leases = (
+        get(system, *command)
+        for command in (
+            ("nodes", "/api/nodes"),
+            ("gpus", "/api/gpus"),
+            ("workloads", "/api/workloads"),
+            ("claims", "/api/claims"),
+            ("leases", "/api/leases"),
+        )
+    )
+    kubectl = system.cluster.kubectl
+    for found, names in (
+        (nodes, kubectl("get", "gns", "-o", "name")),
+        (claims, kubectl("get", "gclaim", "-A", "-o", "name")),
+        (leases, "\n".join(system.leases())),
+    ):
+        expected = [name.rpartition("/")[2] for name in names.split()]
+        assert sorted(row["name"] for row in found) == sorted(expected)
+    holders = {(gpu["node"], gpu["index"]) for gpu in gpus if gpu["holders"]}
+    assert holders == {(lease["node"], lease["gpu"]) for lease in leases}
+    busy = [gpu["utilization"] for gpu in gpus if gpu["holders"]]
+    ours = [row for row in rows if row["namespace"] == users.namespace and row["status"] == "Running"]
+    return {
+        "GPUs": sum(node["gpuTotal"] for node in nodes),
+        "held": sum(row["gpuAllocated"] for row in ours),
+        "busy": round(100 * sum(busy) / len(busy), 2),
+        **{row["name"]: f"{row['nodeName']}:{','.join(map(str, row['gpuIds']))}" for row in claims},
+    }
+
+
+def get(system: System, resource: str, path: str) -> list[dict[str, Any]]:
+    """Return the rows of `gpufleet get`, which must be the API's of that time."""
+    site = _site(system)
+    token = site.headers["Authorization"].removeprefix("Bearer ")
+    before = site.rows(path)
+    done = system.gpufleet("get", resource, "-o", "json", "--server", site.url, GPUFLEET_TOKEN=token)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)["items"]
+    assert found in (before, site.rows(path)), f"gpufleet get {resource} differs from {path}"
     return found
 
 

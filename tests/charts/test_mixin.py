@@ -9,7 +9,9 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import _jsonnet
 import pytest
+import yaml
 from mixin.generate import ROOT, files
 from mixin.table.dashboards import DASHBOARDS
 from mixin.table.groups import ALERTS, GROUPS
@@ -74,11 +76,17 @@ def test_every_alert_has_one_runbook_with_the_four_sections_and_a_command() -> N
         assert f"[{alert.name}]({alert.name}.md)" in pages["README"]
 
 
-def test_the_mixin_names_every_alert_file_and_dashboard() -> None:
-    text = (ROOT / "mixin/mixin.libsonnet").read_text()
-    for path in files():
-        if path.startswith(("mixin/alerts/", "mixin/dashboards/")):
-            assert f"'{path.removeprefix('mixin/')}'" in text
+def test_jsonnet_gets_every_alert_rule_and_dashboard_from_the_mixin() -> None:
+    own = "{ _config+:: { runbookUrl: 'https://wiki.example.com' } }"
+    parts = "alerts: m.prometheusAlerts, rules: m.prometheusRules, dashboards: m.grafanaDashboards"
+    program = f"local m = (import 'mixin.libsonnet') + {own}; {{ {parts} }}"
+    found = json.loads(_jsonnet.evaluate_snippet(str(ROOT / "mixin/program.jsonnet"), program))
+    rules = [rule for group in found["alerts"]["groups"] for rule in group["rules"]]
+    pages = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules}
+    assert pages == {alert.name: f"https://wiki.example.com/{alert.name}.md" for alert in ALERTS}
+    assert found["rules"] == yaml.safe_load((ROOT / "mixin/rules.yaml").read_text())
+    files_of_dashboards = (ROOT / "mixin/dashboards").iterdir()
+    assert found["dashboards"] == {path.name: json.loads(path.read_text()) for path in files_of_dashboards}
 
 
 def test_every_panel_has_data_on_a_real_prometheus() -> None:
