@@ -58,6 +58,9 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     if arguments.once:
         import asyncio
 
+        from gpufleet.runtime.logs import configure_logs
+
+        configure_logs("error", "console")  # the output says what is wrong
         return asyncio.run(read_once(settings, _printer(arguments.output)))
     # With the default loop: uvloop would cost memory on every node and save little.
     return run_until_stopped(

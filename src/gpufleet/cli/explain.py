@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypedDict
 from gpufleet.errors import GpufleetError
 from gpufleet.runtime.settings import KubernetesSettings, Settings
 from gpufleet.terminal.flags import add_connection_flags
+from gpufleet.terminal.width import terminal_width, wrapped
 
 if TYPE_CHECKING:
     from gpufleet.client.types import StartEstimate, WhyWaiting
@@ -59,15 +60,17 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
             ).decode()
         )
         return int(found.waiting)
-    print(f"{arguments.kind} {arguments.namespace}/{arguments.name}: {found.sentence}")
-    for reason, count in sorted(found.reasons.items(), key=lambda pair: -pair[1]):
-        print(f"  {count} node{'s' if count != 1 else ''} {reason}")
+    lines = [f"{arguments.kind} {arguments.namespace}/{arguments.name}: {found.sentence}"]
+    if "nodes fit:" not in found.sentence:  # else it has the reasons of the nodes
+        for reason, count in sorted(found.reasons.items(), key=lambda pair: -pair[1]):
+            lines.append(f"  {count} node{'s' if count != 1 else ''} {reason}")
     if start is not None:
-        print(_sentence(start))
+        lines.append(_sentence(start))
     if found.remedies:
-        print("What would help:")
-        for remedy in found.remedies:
-            print(f"  - {remedy}")
+        lines += ["What would help:", *(f"  - {remedy}" for remedy in found.remedies)]
+    width = terminal_width()
+    for line in lines:
+        print(wrapped(line, width))
     return int(found.waiting)
 
 

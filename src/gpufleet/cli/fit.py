@@ -39,7 +39,8 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Print the nodes, the fullest first."""
     from gpufleet.terminal.connection import open_client
     from gpufleet.terminal.fit import COLUMNS, capacities, fitting, sentence
-    from gpufleet.terminal.output import table, terminal_width
+    from gpufleet.terminal.output import table
+    from gpufleet.terminal.width import terminal_width
 
     with open_client(arguments) as client:
         nodes = capacities(client.gpu_map(), arguments.model)

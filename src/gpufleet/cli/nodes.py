@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpufleet.runtime.settings import KubernetesSettings, Settings
 from gpufleet.runtime.settings.parse import parse_duration
+from gpufleet.terminal.width import terminal_width, wrapped
 
 if TYPE_CHECKING:
     from gpufleet.kubernetes import KubeClient
@@ -91,7 +92,9 @@ async def _print(client: "KubeClient", arguments: argparse.Namespace) -> int:
         ]
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
     else:
-        print("\n".join(lines(reports, repairs, details=arguments.verb == "show")))
+        width = terminal_width()
+        for line in lines(reports, repairs, details=arguments.verb == "show"):
+            print(wrapped(line, width))
     return int(any(each.status.unhealthy for each in reports))
 
 

@@ -80,8 +80,9 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def _report(client: "Client", arguments: argparse.Namespace) -> str:
     from gpufleet.client import calls
-    from gpufleet.terminal.output import as_json, terminal_width
+    from gpufleet.terminal.output import as_json
     from gpufleet.terminal.report import text_report
+    from gpufleet.terminal.width import terminal_width
 
     period = arguments.period or time.strftime("%Y-%m", time.gmtime())
     call = calls.report(period=period, group_by=arguments.group_by, groups=arguments.groups)

@@ -9,16 +9,9 @@ from typing import Any, TextIO
 from gpufleet.client import Client, ServerUnreachable
 from gpufleet.errors import InvalidRequest
 from gpufleet.terminal.columns import Column
-from gpufleet.terminal.output import (
-    as_csv,
-    as_json,
-    as_yaml,
-    choose_columns,
-    sort_rows,
-    table,
-    terminal_width,
-)
+from gpufleet.terminal.output import as_csv, as_json, as_yaml, choose_columns, sort_rows, table
 from gpufleet.terminal.resources import NAMESPACE, Resource, Selection
+from gpufleet.terminal.width import terminal_width
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import shutil
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,34 +11,28 @@ import msgspec
 from gpufleet.client.frames import wire_rows
 from gpufleet.errors import InvalidRequest
 from gpufleet.terminal.columns import Column
+from gpufleet.terminal.width import wrapped
 
 FORMATS = ("wide", "json", "yaml", "csv", "name")
 _GAP = "  "
-_NARROWEST = 12
-"""Characters that the last column keeps in a narrow terminal."""
+_NARROWEST = 24
+"""Characters that the last column needs; with less the terminal breaks the lines, as kubectl's."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Any], *, headers: bool = True, width: int = 0) -> str:
-    """Return an aligned table; the last column is cut to fit into `width`, 0 for no limit."""
+    """Return an aligned table; the last column takes several lines to fit into `width`, 0 for no limit."""
     cells = [[column.cell(row) for column in columns] for row in rows]
     if headers:
         cells.insert(0, [column.header for column in columns])
-    widths = [max((len(line[place]) for line in cells), default=0) for place in range(len(columns))]
-    if width:
-        before = sum(widths[:-1]) + len(_GAP) * (len(columns) - 1)
-        widths[-1] = max(_NARROWEST, width - before)
-    return "".join(_line(line, widths) for line in cells)
+    widths = [max((len(line[place]) for line in cells), default=0) for place in range(len(columns) - 1)]
+    before = sum(size + len(_GAP) for size in widths)
+    limit = width if width >= before + _NARROWEST else 0
+    return "".join(f"{wrapped(_line(line, widths), limit, before)}\n" for line in cells)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    last = cells[-1] if len(cells[-1]) <= widths[-1] else cells[-1][: widths[-1] - 1] + "…"
-    padded = [text.ljust(size) for text, size in zip(cells[:-1], widths, strict=False)]
-    return _GAP.join([*padded, last]).rstrip() + "\n"
-
-
-def terminal_width() -> int:
-    """Return the width of the terminal that standard output is, or 0 if it is not one."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    padded = [text.ljust(size) for text, size in zip(cells[:-1], widths, strict=True)]
+    return _GAP.join([*padded, cells[-1]]).rstrip()
 
 
 def as_json(rows: Sequence[Any], *, single: bool = False) -> str:

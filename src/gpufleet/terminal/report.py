@@ -10,6 +10,7 @@ from pathlib import Path
 from gpufleet.client import types
 from gpufleet.errors import GpufleetError
 from gpufleet.terminal.columns import NONE, Column
+from gpufleet.terminal.width import wrapped
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 PDF_TIMEOUT = 60.0
@@ -57,10 +58,10 @@ def text_report(report: types.Report, width: int = 0) -> str:
         share=100.0,
     )
     columns = report_columns(report.currency)
-    return f"{head}\n{_numbers_table(columns, [*report.rows, total], width)}{_faults(report)}"
+    return f"{head}\n{_numbers_table(columns, [*report.rows, total], width)}{_faults(report, width)}"
 
 
-def _faults(report: types.Report) -> str:
+def _faults(report: types.Report, width: int) -> str:
     """Return what faults cost, as lines; nothing if it is not known."""
     costs = report.faults
     if not costs:
@@ -74,7 +75,7 @@ def _faults(report: types.Report) -> str:
     for title, table in (("cause", costs.by_cause), ("node", costs.by_node), ("model", costs.by_model)):
         parts = [f"{name or NONE} {hours:,.1f}" for name, hours in list((table or {}).items())[:_MAX_FAULTS]]
         lines += [f"  by {title}: {', '.join(parts)}"] if parts else []
-    return "\n".join(lines) + "\n"
+    return "\n".join(wrapped(line, width) for line in lines) + "\n"
 
 
 def _mean(hours: float | None) -> str:

@@ -46,10 +46,10 @@ def report(nodes: list[CandidateNode], outcomes: Outcomes, load: float) -> dict[
 def table(outcomes: Outcomes) -> str:
     """Return the means over the seeds and the failures by size as text."""
     means = {policy: _mean(list(runs.values())) for policy, runs in outcomes.items()}
-    head = f"{'POLICY':<10} {'GPU_ALLOCATION_%':>16} {'FRAGMENTED_%':>12} {'DROPPED':>9} {'DROPPED_CPU_ONLY_%':>18} {'DECISIONS/S':>11}"
+    head = f"{'POLICY':<10} {'GPU_ALLOCATION_%':>16} {'FRAGMENTED_%':>12} {'DROPPED':>8} {'DROPPED_CPU_ONLY_%':>18} {'DECISIONS/S':>11}"
     rows = [
         f"{policy:<10} {mean['gpu_allocation_percent']:>16.2f} {mean['fragmentation_percent']:>12.2f} "
-        f"{mean['dropped']:>9,.1f} {mean['dropped_cpu_only_percent']:>18.2f} {mean['decisions_per_second']:>11,.0f}"
+        f"{mean['dropped']:>8,.1f} {mean['dropped_cpu_only_percent']:>18.2f} {mean['decisions_per_second']:>11,.0f}"
         for policy, mean in means.items()
     ]
     sizes = sorted({size for mean in means.values() for size in mean["arrived_by_size"]}, key=_size_order)
