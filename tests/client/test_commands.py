@@ -24,6 +24,7 @@ from gpufleet.terminal.get import Request, watch
 from gpufleet.terminal.output import table
 from gpufleet.terminal.report import BROWSERS
 from gpufleet.terminal.resources import RESOURCES, resource_of
+from gpufleet.terminal.waiting import START, with_estimates
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -139,7 +140,27 @@ def test_the_queue_has_the_pending_workloads(run: Run, demo: Demo) -> None:
     status, out, _ = run("get", "queue", "-o", "json")
     assert status == 0
     waiting = {row["uid"] for row in demo.get("api/workloads?status=Pending&pageSize=1000")["data"]}
-    assert {row["uid"] for row in json.loads(out)["items"]} == waiting
+    items = json.loads(out)["items"]
+    assert {row["uid"] for row in items} == waiting
+    _, text, _ = run("get", "queue")
+    assert not items or "STARTS-IN" in text.splitlines()[0]
+
+
+def test_a_workload_starts_with_the_last_of_its_claims_and_has_no_start_elsewhere(client: Client) -> None:
+    row = next(iter(client.workloads()))
+    row.namespace, row.claims = "ml", ["first", "last"]
+
+    def unit(claim: str, position: int, start: str | None) -> types.QueuedUnit:
+        start_times = {"expected_start": start, "earliest_start": start, "latest_start": start}
+        estimate = types.StartEstimate(position=position, waits_for="GPUs", **start_times)
+        return types.QueuedUnit(namespace="ml", name=claim, claims=[claim], estimate=estimate)
+
+    units = [unit("first", 1, "2026-11-01T00:00:00Z"), unit("last", 2, "2126-11-01T00:00:00Z")]
+    [found] = with_estimates([row], units)
+    assert found.estimate == units[1].estimate
+    assert re.fullmatch(r"~\d+y.*", START.cell(found))
+    [elsewhere] = with_estimates([row], ())
+    assert (elsewhere.estimate, START.cell(elsewhere)) == (None, "-")
 
 
 def test_watch_prints_rows_again_when_they_change(client: Client, demo: Demo) -> None:

@@ -1630,6 +1630,8 @@ export interface components {
             team: string;
             /** @default  */
             user: string;
+            /** @default [] */
+            claims: string[];
         };
         /**
          * WorkloadQueue
@@ -4522,7 +4524,8 @@ export interface operations {
                      *             "waitingReason": "",
                      *             "queue": null,
                      *             "team": "",
-                     *             "user": ""
+                     *             "user": "",
+                     *             "claims": []
                      *           }
                      *         ],
                      *         "total": 50

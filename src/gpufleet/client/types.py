@@ -1140,6 +1140,7 @@ class WorkloadRow(msgspec.Struct, kw_only=True):
     queue: "WorkloadQueue | None" = None
     team: str = ""
     user: str = ""
+    claims: list[str] = msgspec.field(default_factory=list)
 
 
 class WorkloadStatistics(msgspec.Struct, kw_only=True):

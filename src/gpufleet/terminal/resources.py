@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from gpufleet.client import Client, types
+from gpufleet.client import Client, calls, types
 from gpufleet.errors import InvalidRequest
 from gpufleet.terminal.columns import Column, age, few, index_ranges, number, percent, short_model, since
+from gpufleet.terminal.waiting import START, Waiting, no_queue_off_kubernetes, with_estimates
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,13 @@ def _workloads(client: Client, selection: Selection) -> Iterable[types.WorkloadR
     )
 
 
-def _queue(client: Client, selection: Selection) -> Iterable[types.WorkloadRow]:
+def _queue(client: Client, selection: Selection) -> Iterable[Waiting]:
     """Return the workloads that wait for GPUs, the longest wait first."""
-    return sorted(_workloads(client, replace(selection, status="Pending")), key=lambda row: row.start_at)
+    rows = sorted(_workloads(client, replace(selection, status="Pending")), key=lambda row: row.start_at)
+    units: list[types.QueuedUnit] = []
+    with no_queue_off_kubernetes():
+        units = client.get(calls.list_queue()).data
+    return with_estimates(rows, units)
 
 
 def _claims(client: Client, selection: Selection) -> Iterable[types.ClaimRow]:
@@ -209,6 +214,7 @@ _QUEUE = Resource(
         Column("GPUS", lambda row: row.gpu_requested),
         Column("MODEL", lambda row: row.gpu_model_requested, text=short_model),
         Column("WAITS", lambda row: since(row.start_at), live=True, text=age),
+        START,
         Column("KIND", lambda row: row.kind, wide=True),
         Column("QUEUE", lambda row: row.queue.queue if row.queue else None, wide=True),
         Column("REASON", lambda row: row.waiting_reason.removeprefix("Pending: ")),

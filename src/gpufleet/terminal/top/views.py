@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpufleet.client import AsyncClient, types
+from gpufleet.client import AsyncClient, calls, types
 from gpufleet.terminal.columns import Column, age, number, percent, short_model, since
 from gpufleet.terminal.resources import resource_of
 from gpufleet.terminal.top.history import History
+from gpufleet.terminal.waiting import START, Waiting, no_queue_off_kubernetes, with_estimates
 
 MARKS = {
     "f": "free",
@@ -170,9 +171,13 @@ async def fetch_running(client: AsyncClient) -> list[types.Consumer]:
     return found
 
 
-async def fetch_queue(client: AsyncClient) -> list[types.WorkloadRow]:
+async def fetch_queue(client: AsyncClient) -> list[Waiting]:
     """Return the workloads that wait."""
-    return [row async for row in client.workloads(status="Pending")]
+    rows = [row async for row in client.workloads(status="Pending")]
+    units: list[types.QueuedUnit] = []
+    with no_queue_off_kubernetes():
+        units = (await client.get(calls.list_queue())).data
+    return with_estimates(rows, units)
 
 
 def _bar(rate: float) -> str:
@@ -272,6 +277,7 @@ def make_views() -> list[View]:
                 Column("GPUS", lambda row: row.gpu_requested),
                 Column("MODEL", lambda row: row.gpu_model_requested, text=short_model),
                 Column("WAITS", lambda row: since(row.start_at), text=age),
+                START,
                 Column("REASON", lambda row: row.waiting_reason.removeprefix("Pending: ")),
             ),
             fetch_queue,

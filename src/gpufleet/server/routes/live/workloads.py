@@ -110,6 +110,8 @@ class WorkloadRow(msgspec.Struct, rename="camel"):
     """By its labels and annotations; its namespace if none names a team."""
     user: str = ""
     """By its labels and annotations; empty if none names a user."""
+    claims: list[str] = []
+    """GpuClaims that a pending workload waits for."""
 
 
 class WorkloadPage(msgspec.Struct):
@@ -272,7 +274,12 @@ def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
         queue=_queue(workload.queued),
         team=team_of(workload),
         user=user_of(workload),
+        claims=_claims(workload) if workload.status is Status.PENDING else [],
     )
+
+
+def _claims(workload: Workload) -> list[str]:
+    return sorted({pod.claim for pod in workload.pods if pod.claim})
 
 
 def _detail(found: WorkloadRecord) -> WorkloadDetail:
@@ -295,7 +302,7 @@ def _detail(found: WorkloadRecord) -> WorkloadDetail:
         gpu_model_requested=", ".join(workload.models_requested),
         waiting_reason=workload.waiting_reason,
         queue=_queue(workload.queued),
-        claims=sorted({pod.claim for pod in workload.pods if pod.claim}),
+        claims=_claims(workload),
         team=team_of(workload),
         user=user_of(workload),
     )
