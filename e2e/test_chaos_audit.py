@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from e2e.chaos.audit import check_log
+from e2e.cluster.cluster import audit_entry
 from gpufleet.kubernetes.annotations import HOLDERS
 
 
@@ -163,3 +164,8 @@ def test_the_lease_of_an_ended_pod_is_no_holder() -> None:
         allocated("q-claim", "q", "gpu-0", 6),
     ]
     assert check_log(log, {}, {"uid-p", "uid-q"}).faults == []
+
+
+def test_an_entry_that_a_killed_api_server_did_not_finish_does_not_hide_the_next_one() -> None:
+    whole = b'{"kind":"Event","verb":"create"}\n'
+    assert audit_entry(b'{"kind":"Event","verb":"upd' + whole) == audit_entry(whole)

@@ -35,6 +35,19 @@ from e2e.cluster.rest import Rest, is_healthy
 _ATTEMPTS = 3
 
 
+_AUDIT_ENTRY = b'{"kind":"Event"'
+
+
+def audit_entry(line: bytes) -> dict[str, Any]:
+    """Return the entry of a line. A killed API server leaves the beginning of one, and the next entry follows it."""
+    entry: dict[str, Any]
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        entry = json.loads(line[line.rindex(_AUDIT_ENTRY) :])
+    return entry
+
+
 class Cluster:
     """A context manager that starts and stops the control plane, and what tests need to use it."""
 
@@ -233,7 +246,7 @@ class Cluster:
             log.seek(since)
             for line in log:
                 if line.endswith(b"\n"):
-                    yield json.loads(line)
+                    yield audit_entry(line)
 
     def audit_lines(self, since: int) -> tuple[list[bytes], int]:
         """Return the complete lines of the audit log from byte `since`, and the byte after them."""
