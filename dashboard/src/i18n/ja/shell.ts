@@ -7,7 +7,7 @@ export default {
   Nodes: "ノード",
   Workloads: "ワークロード",
   Queue: "キュー",
-  Scheduling: "スケジューリング",
+  Scheduling: "スケジュール",
   Health: "ヘルス",
   Usage: "使用状況",
   "Skip to content": "コンテンツへ移動",

@@ -121,7 +121,7 @@ export default {
   "{n} {model} GPUs": "{n} 个 {model} GPU",
   "{pods} pods with {gpus} each": "{pods} 个 Pod，每个 {gpus}",
   Yes: "可以",
-  "{what} would start now.": "{what}可以立即启动。",
+  "{what} would start now.": "{what} 可以立即启动。",
   "{nodes} could take one of them.": "{nodes}可以容纳其中之一。",
   "{nodes} could take it.": "{nodes}可以容纳。",
   No: "不可以",
