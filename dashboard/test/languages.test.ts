@@ -93,13 +93,13 @@ describe("another language", () => {
     const chinese = await modulesIn("zh-CN");
     expect(chinese.t("Overview")).toBe("概览");
     expect(chinese.plural(1, "{n} node", "{n} nodes")).toBe("1 个节点");
-    expect(chinese.span(90_000)).toBe("1天 1小时");
+    expect(chinese.span(90_000)).toBe("1天1小时");
     expect(chinese.moment(Date.UTC(2026, 10, 9, 13), "UTC", false, Date.UTC(2026, 10, 16))).toBe(
       "11月09日 13:00",
     );
     const japanese = await modulesIn("ja-JP");
     expect(japanese.t("Overview")).toBe("概要");
-    expect(japanese.span(3_700)).toBe("1 時間 1 分");
+    expect(japanese.span(3_700)).toBe("1時間1分");
     expect(japanese.list(["a", "b"])).toBe("a、b");
     expect(japanese.count(41_200)).toBe("41,200");
   });

@@ -88,8 +88,7 @@ function UnitTable(props: { units: Unit[] }) {
             <th>{t("Waits for")}</th>
             <th>{t("Expected start")}</th>
             <th class="timeline-head">
-              <span>{t("now")}</span>{" "}
-              <span>{moment(last, zone)}</span>
+              <span>{t("now")}</span> <span>{moment(last, zone)}</span>
             </th>
           </tr>
         </thead>

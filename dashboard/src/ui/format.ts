@@ -78,11 +78,16 @@ export function span(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const place = SPANS.findIndex(({ size }) => whole >= size);
   const [main, next] = SPANS.slice(place);
-  if (!main || !next) return SPANS.at(-1)?.format.format(whole) ?? "";
+  if (!main || !next) return compact(SPANS.at(-1)?.format.format(whole) ?? "");
   const count = Math.floor(whole / main.size);
   const rest = next.size > 1 ? Math.floor((whole - count * main.size) / next.size) : 0;
   const text = main.format.format(count);
-  return rest && count < 10 ? `${text} ${next.format.format(rest)}` : text;
+  return compact(rest && count < 10 ? `${text} ${next.format.format(rest)}` : text);
+}
+
+/** Chinese and Japanese have no spaces between numbers and units. */
+function compact(duration: string): string {
+  return language === "en" ? duration : duration.replaceAll(" ", "");
 }
 
 export function ago(at: number, now: number): string {
