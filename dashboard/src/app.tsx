@@ -3,6 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { live, useLive } from "./api/events";
 import type { ClusterNames, Health } from "./api/types";
+import { t } from "./i18n/text";
 import icon from "./icon.svg";
 import { Account, LimitedView, Login } from "./login";
 import { NodePage } from "./pages/node";
@@ -19,19 +20,20 @@ import { savedViews } from "./state/views";
 import { Bell } from "./ui/bell";
 import { Icon, type IconName } from "./ui/icons";
 import { Empty, Select } from "./ui/components";
+import { LanguageChoice } from "./ui/language";
 import { lazy } from "./ui/lazy";
 import { ProblemList, useOffline, useStaleMark } from "./ui/problems";
 import { Shortcuts } from "./ui/shortcuts";
 import { useTitle } from "./ui/title";
 
 const PAGES: [string, string, IconName][] = [
-  ["", "Overview", "overview"],
-  ["nodes", "Nodes", "nodes"],
-  ["workloads", "Workloads", "workloads"],
-  ["queue", "Queue", "clock"],
-  ["scheduling", "Scheduling", "scheduling"],
-  ["health", "Health", "alert"],
-  ["usage", "Usage", "usage"],
+  ["", t("Overview"), "overview"],
+  ["nodes", t("Nodes"), "nodes"],
+  ["workloads", t("Workloads"), "workloads"],
+  ["queue", t("Queue"), "clock"],
+  ["scheduling", t("Scheduling"), "scheduling"],
+  ["health", t("Health"), "alert"],
+  ["usage", t("Usage"), "usage"],
 ];
 
 type PageProps = { query: Record<string, string> };
@@ -61,7 +63,7 @@ export function App() {
   return (
     <div class="shell">
       <a class="skip" href="#main" onClick={skip}>
-        Skip to content
+        {t("Skip to content")}
       </a>
       <Sidebar route={route} onSearch={() => setOpened("palette")} />
       {opened === "palette" && <Palette pages={destinations()} onClose={() => setOpened(null)} />}
@@ -89,17 +91,17 @@ type Opened = "palette" | "shortcuts" | null;
 
 function destinations() {
   const pages = PAGES.map(([path, name, icon]) => ({
-    key: `page ${path}`,
+    key: `page ${path || "overview"}`,
     icon,
     name,
-    note: "page",
+    note: t("page"),
     href: link(path ? [path] : []),
   }));
   const views = savedViews().map(({ name, href }) => ({
     key: `view ${name}`,
     icon: "bookmark" as const,
     name,
-    note: "saved view",
+    note: t("saved view"),
     href,
   }));
   return [...pages, ...views];
@@ -132,8 +134,8 @@ function Page(props: { route: Route }) {
   if (place === "health") return <HealthPage query={props.route.query} />;
   if (place === "scheduling") return <SchedulingPage query={props.route.query} />;
   return (
-    <Empty title="Page not found">
-      <a href={link([])}>Back to the overview</a>
+    <Empty title={t("Page not found")}>
+      <a href={link([])}>{t("Back to the overview")}</a>
     </Empty>
   );
 }
@@ -147,10 +149,10 @@ function Sidebar(props: { route: Route; onSearch: () => void }) {
         <img src={icon} alt="" /> gpufleet
       </a>
       <ClusterSwitch route={props.route} />
-      <button class="button ghost side-search" aria-label="Search" onClick={props.onSearch}>
-        <Icon name="search" /> <span>Search</span> <kbd aria-hidden="true">Ctrl K</kbd>
+      <button class="button ghost side-search" aria-label={t("Search")} onClick={props.onSearch}>
+        <Icon name="search" /> <span>{t("Search")}</span> <kbd aria-hidden="true">Ctrl K</kbd>
       </button>
-      <nav aria-label="Pages">
+      <nav aria-label={t("Pages")}>
         <ul>
           {PAGES.map(([path, words, name]) => (
             <li key={path}>
@@ -162,28 +164,31 @@ function Sidebar(props: { route: Route; onSearch: () => void }) {
         </ul>
       </nav>
       <div class="side-foot">
-        <LiveState />
+        <div class="side-row">
+          <LiveState />
+          <LanguageChoice />
+        </div>
         <Account />
         <div class="side-row">
           <button
             class="button icon ghost"
-            aria-label={theme === "dark" ? "Use the light theme" : "Use the dark theme"}
+            aria-label={theme === "dark" ? t("Use the light theme") : t("Use the dark theme")}
             onClick={() => session.setTheme(theme === "dark" ? "light" : "dark")}
           >
             <Icon name={theme === "dark" ? "sun" : "moon"} />
           </button>
           <button
             class="button ghost"
-            title="Times in local time or UTC"
+            title={t("Times in local time or UTC")}
             onClick={() => session.setZone(zone === "UTC" ? "local" : "UTC")}
           >
-            <Icon name="clock" /> {zone === "UTC" ? "UTC" : "Local"}
+            <Icon name="clock" /> {zone === "UTC" ? "UTC" : t("Local")}
           </button>
           <a
             class="button icon ghost side-docs"
             href="docs"
-            aria-label="API documentation"
-            title="API documentation"
+            aria-label={t("API documentation")}
+            title={t("API documentation")}
           >
             <Icon name="code" />
           </a>
@@ -200,7 +205,7 @@ function ClusterSwitch(props: { route: Route }) {
   const chosen = props.route.query["cluster"] || data[0]?.name || "";
   return (
     <Select
-      label="Cluster"
+      label={t("Cluster")}
       value={chosen}
       options={data.map((cluster) => cluster.name)}
       onChange={(name) => {
@@ -217,10 +222,10 @@ function LiveState() {
   const offline = useOffline() !== null;
   const [name, words] =
     state === "live" && !offline
-      ? ["live-on", "Live"]
+      ? ["live-on", t("Live")]
       : state === "lost" || offline
-        ? ["live-lost", "Reconnecting…"]
-        : ["live-wait", "Connecting…"];
+        ? ["live-lost", t("Reconnecting…")]
+        : ["live-wait", t("Connecting…")];
   return (
     <div class="live" role="status">
       <span class={`dot ${name}`} />
@@ -238,13 +243,14 @@ function Banners() {
     <>
       {data?.simulated && (
         <p class="banner" role="status">
-          <Icon name="flask" /> <strong>Simulated fleet.</strong>{" "}
-          <span>No real hardware is behind these numbers.</span>
+          <Icon name="flask" /> <strong>{t("Simulated fleet.")}</strong>{" "}
+          <span>{t("No real hardware is behind these numbers.")}</span>
         </p>
       )}
       {down.map(([name, health]) => (
         <p class="banner bad" role="alert" key={name}>
-          <Icon name="alert" /> <strong>{WORDS[name] ?? name} is unavailable.</strong>{" "}
+          <Icon name="alert" />{" "}
+          <strong>{t("{name} is unavailable.", { name: WORDS[name] ?? name })}</strong>{" "}
           <span>{health.message}</span>
         </p>
       ))}
@@ -253,10 +259,10 @@ function Banners() {
 }
 
 const WORDS: Record<string, string> = {
-  metrics: "The metric source",
-  store: "The database",
-  kubernetes: "The Kubernetes API",
-  oidc: "The identity provider",
+  metrics: t("The metric source"),
+  store: t("The database"),
+  kubernetes: t("The Kubernetes API"),
+  oidc: t("The identity provider"),
 };
 
 /** Keyboard shortcuts; `?` lists them. */
@@ -286,7 +292,7 @@ function useKeys(open: (opened: Opened) => void): void {
         }
       } else if (event.key === "g") gone = Date.now();
       else if (Date.now() - gone < 1000) {
-        const place = PAGES.find(([, words]) => words[0]?.toLowerCase() === event.key);
+        const place = PAGES.find(([path]) => (path || "overview").startsWith(event.key));
         if (place) location.hash = link(place[0] ? [place[0]] : []);
       }
     };

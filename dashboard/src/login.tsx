@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { endSession } from "./api/client";
 import { live } from "./api/events";
 import type { Me } from "./api/types";
+import { t } from "./i18n/text";
 import icon from "./icon.svg";
 import { useResource } from "./state/resource";
 import { session } from "./state/session";
@@ -17,7 +18,7 @@ export function Login(props: { reason: string }) {
         <div class="brand">
           <img src={icon} alt="" /> gpufleet
         </div>
-        <h1>Log in</h1>
+        <h1>{t("Log in")}</h1>
         {data?.signIn === "oidc" && (
           <>
             <a
@@ -25,9 +26,9 @@ export function Login(props: { reason: string }) {
               href={`auth/login?page=${encodeURIComponent(location.hash)}`}
               onClick={() => session.forgetToken()}
             >
-              <Icon name="key" /> Sign in
+              <Icon name="key" /> {t("Sign in")}
             </a>
-            <p class="muted small">with your organization’s account, or with a token:</p>
+            <p class="muted small">{t("with your organization’s account, or with a token:")}</p>
           </>
         )}
         <TokenForm reason={props.reason} primary={data?.signIn !== "oidc"} />
@@ -49,7 +50,7 @@ function TokenForm(props: { reason: string; primary: boolean }) {
       }}
     >
       <label>
-        Token
+        {t("Token")}
         <input
           ref={field}
           class="field"
@@ -66,9 +67,13 @@ function TokenForm(props: { reason: string; primary: boolean }) {
         </p>
       )}
       <button class={props.primary ? "button primary" : "button"}>
-        <Icon name="key" /> Log in
+        <Icon name="key" /> {t("Log in")}
       </button>
-      <p class="muted small">An operator creates tokens with: gpufleet serve --new-token NAME</p>
+      <p class="muted small">
+        {t("An operator creates tokens with: {command}", {
+          command: "gpufleet serve --new-token NAME",
+        })}
+      </p>
     </form>
   );
 }
@@ -84,8 +89,8 @@ export function Account() {
       </span>
       <button
         class="button icon ghost"
-        aria-label="Log out"
-        title="Log out"
+        aria-label={t("Log out")}
+        title={t("Log out")}
         onClick={() => void endSession().finally(() => session.logout())}
       >
         <Icon name="out" />
@@ -101,7 +106,7 @@ export function LimitedView() {
   return (
     <p class="banner limited" role="status" title={data.namespaces.join(", ")}>
       <Icon name="key" /> <strong>{limitText(data.namespaces)}.</strong>{" "}
-      <span>Totals and lists count these only; other GPUs are shown as capacity.</span>
+      <span>{t("Totals and lists count these only; other GPUs are shown as capacity.")}</span>
     </p>
   );
 }

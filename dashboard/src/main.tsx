@@ -1,5 +1,6 @@
 import { render } from "preact";
 import { App } from "./app";
+import { locale } from "./i18n/language";
 import { session } from "./state/session";
 import "./styles/tokens.css";
 import "./styles/base.css";
@@ -8,6 +9,7 @@ import "./styles/components.css";
 import "./styles/charts.css";
 import "./styles/pages.css";
 
+document.documentElement.lang = locale;
 document.documentElement.dataset.theme = session.theme;
 // Print in the light theme.
 addEventListener("beforeprint", () => (document.documentElement.dataset.theme = "light"));

@@ -170,7 +170,7 @@ def browser(postgres: Postgres) -> Iterator[Browser]:
     if not (STATIC / "index.html").is_file():
         pytest.skip("needs the built page: make dashboard (Node.js 20 or newer)")
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--lang=en-US"])
         yield launched
         launched.close()
 

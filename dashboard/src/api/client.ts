@@ -1,4 +1,5 @@
 // API client: one function for all three envelopes, with bearer token and ETags.
+import { t } from "../i18n/text";
 import { session } from "../state/session";
 
 export type Params = Record<string, string | number | undefined>;
@@ -68,8 +69,8 @@ export async function read<T>(address: string, signal?: AbortSignal): Promise<T>
     throw new ApiError(
       0,
       limit.signal.aborted
-        ? `the server did not answer within ${LONGEST / 1000} s`
-        : "the server can't be reached",
+        ? t("the server did not answer within {seconds} s", { seconds: LONGEST / 1000 })
+        : t("the server can't be reached"),
     );
   } finally {
     clearTimeout(timer);
@@ -89,7 +90,7 @@ export async function read<T>(address: string, signal?: AbortSignal): Promise<T>
 export async function readText(address: string, accept = "*/*"): Promise<string> {
   const headers = { ...authorization(), accept };
   const response = await fetch(address, { headers, cache: "no-store" }).catch(() => {
-    throw new ApiError(0, "the server can't be reached");
+    throw new ApiError(0, t("the server can't be reached"));
   });
   if (!response.ok) await unwrapped(response); // throws the error in the envelope
   return response.text();
@@ -103,7 +104,7 @@ export async function send<T>(address: string, body: unknown): Promise<T> {
     headers,
     body: JSON.stringify(body),
   }).catch(() => {
-    throw new ApiError(0, "the server can't be reached");
+    throw new ApiError(0, t("the server can't be reached"));
   });
   return (await unwrapped(response)) as T;
 }
@@ -124,7 +125,7 @@ async function unwrapped(response: Response): Promise<unknown> {
   const sentence = body?.error || body?.message || "";
   if (response.status === 401) session.needLogin(sentence);
   if (!response.ok || body === null) {
-    const words = sentence || `the server answered ${response.status}`;
+    const words = sentence || t("the server answered {status}", { status: response.status });
     throw new ApiError(response.status, words, response.headers.get("x-trace-id") ?? "");
   }
   return body.data;

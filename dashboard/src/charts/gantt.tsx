@@ -1,6 +1,7 @@
 // Who held the GPUs of a node: rows are GPUs, bars are workloads, coloured by namespace.
 import { useRef, useState } from "preact/hooks";
 import type { Occupancy, OccupancyPeriod } from "../api/types";
+import { plural, rich, t } from "../i18n/text";
 import { link } from "../state/route";
 import { useSession } from "../state/session";
 import { moment, percent, span } from "../ui/format";
@@ -28,7 +29,7 @@ export function Gantt(props: {
   );
   const held = heldShare(occupancy, start, end, now);
   return (
-    <figure class="gantt" aria-label="Workloads on each GPU over time">
+    <figure class="gantt" aria-label={t("Workloads on each GPU over time")}>
       <div class="gantt-rows" {...drag.handlers}>
         {rows.map((row) => (
           <div class="gantt-row" key={row.name}>
@@ -60,13 +61,13 @@ export function Gantt(props: {
       <figcaption class="legend">
         {held !== null && (
           <span>
-            held <b class="num">{percent(held)}</b> of the time
+            {rich("held {share} of the time", { share: <b class="num">{percent(held)}</b> })}
           </span>
         )}
         {[...colours].map(([namespace, colour]) => (
           <span class="key" key={namespace}>
             <span class="swatch" style={{ background: colour }} />
-            {namespace || "another namespace"}
+            {namespace || t("another namespace")}
           </span>
         ))}
         <span class="chart-tools">
@@ -79,7 +80,9 @@ export function Gantt(props: {
         </span>
       </figcaption>
       {occupancy.truncated && (
-        <p class="muted small">The oldest workloads are not shown. Choose a shorter range.</p>
+        <p class="muted small">
+          {t("The oldest workloads are not shown. Choose a shorter range.")}
+        </p>
       )}
     </figure>
   );
@@ -131,10 +134,10 @@ function savePicture(rows: readonly Row[], colours: ReadonlyMap<string, string>)
     }
   });
   const keys = [...colours].map(([name, colour]) => ({
-    name: name || "another namespace",
+    name: name || t("another namespace"),
     colour,
   }));
-  savePng("occupancy", pictureOf(canvas, "Workloads on each GPU over time", keys));
+  savePng("occupancy", pictureOf(canvas, t("Workloads on each GPU over time"), keys));
 }
 
 function BarLink(props: { bar: Bar; now: number; colour: string }) {
@@ -166,11 +169,14 @@ function BarLink(props: { bar: Bar; now: number; colour: string }) {
 function describe(period: OccupancyPeriod, now: number): string {
   const name = period.workloadName
     ? `${period.workloadKind} ${period.namespace}/${period.workloadName}`
-    : "a workload of another namespace";
-  const share = period.share < 1 ? `${percent(period.share)} of ` : "";
-  const gpus = `${share}${period.gpuCount} ${period.gpuCount === 1 ? "GPU" : "GPUs"}`;
-  const length = span((period.end || now) - period.start);
-  return `${name}, ${gpus}, ${period.end ? `for ${length}` : `for ${length} so far`}`;
+    : t("a workload of another namespace");
+  const all = plural(period.gpuCount, "{n} GPU", "{n} GPUs");
+  const gpus =
+    period.share < 1 ? t("{share} of {all}", { share: percent(period.share), all }) : all;
+  const values = { name, gpus, time: span((period.end || now) - period.start) };
+  return period.end
+    ? t("{name}, {gpus}, for {time}", values)
+    : t("{name}, {gpus}, for {time} so far", values);
 }
 
 /** Select a part of the time by dragging; a click on a bar still opens it. */

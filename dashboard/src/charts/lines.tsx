@@ -3,6 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import { t } from "../i18n/text";
 import { useSession } from "../state/session";
 import { saveCsv, savePng } from "../ui/export";
 import { moment, short, weekday } from "../ui/format";
@@ -160,7 +161,7 @@ export function Lines(props: Props) {
               class="key"
               key={line.name}
               aria-pressed={!hidden.has(line.name)}
-              title={hidden.has(line.name) ? "Show this line" : "Hide this line"}
+              title={hidden.has(line.name) ? t("Show this line") : t("Hide this line")}
               onClick={() => toggle(line.name)}
             >
               <span class="swatch" style={{ background: colours[index] ?? "" }} />
@@ -220,8 +221,10 @@ function Readout(props: {
           <b class="num">{props.format(row.value)}</b>
         </p>
       ))}
-      {rows.length > MOST_READ && <p class="muted">and {rows.length - MOST_READ} more</p>}
-      {!rows.length && <p class="muted">no reading</p>}
+      {rows.length > MOST_READ && (
+        <p class="muted">{t("and {more} more", { more: rows.length - MOST_READ })}</p>
+      )}
+      {!rows.length && <p class="muted">{t("no reading")}</p>}
     </div>
   );
 }
@@ -230,19 +233,20 @@ function Many(props: { values: (number | null)[][]; place: number | null; format
   const now = props.values
     .map((column) => (props.place === null ? null : column[props.place]))
     .filter((value): value is number => value != null);
-  if (!now.length) return <span class="muted">{props.values.length} lines</span>;
+  const lines = t("{n} lines", { n: props.values.length });
+  if (!now.length) return <span class="muted">{lines}</span>;
   const mean = now.reduce((sum, value) => sum + value, 0) / now.length;
   return (
     <>
-      <span class="muted">{props.values.length} lines</span>
+      <span class="muted">{lines}</span>
       <span>
-        lowest <b class="num">{props.format(Math.min(...now))}</b>
+        {t("lowest")} <b class="num">{props.format(Math.min(...now))}</b>
       </span>
       <span>
-        mean <b class="num">{props.format(mean)}</b>
+        {t("mean")} <b class="num">{props.format(mean)}</b>
       </span>
       <span>
-        highest <b class="num">{props.format(Math.max(...now))}</b>
+        {t("highest")} <b class="num">{props.format(Math.max(...now))}</b>
       </span>
     </>
   );
@@ -254,15 +258,15 @@ function Values(props: { lines: readonly Line[]; values: (number | null)[][]; fo
   if (!props.lines.length) return null;
   return (
     <details class="chart-values" onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary class="muted small">Values</summary>
+      <summary class="muted small">{t("Values")}</summary>
       {open && (
         <table>
           <thead>
             <tr>
-              <th>Line</th>
-              <th class="right">Last</th>
-              <th class="right">Mean</th>
-              <th class="right">Max</th>
+              <th>{t("Line")}</th>
+              <th class="right">{t("Last")}</th>
+              <th class="right">{t("Mean")}</th>
+              <th class="right">{t("Max")}</th>
             </tr>
           </thead>
           <tbody>

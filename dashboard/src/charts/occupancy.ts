@@ -1,5 +1,6 @@
 // Turn the periods of a node into bars: one row for each GPU, and one for GPUs whose index is unknown.
 import type { Occupancy, OccupancyPeriod } from "../api/types";
+import { t } from "../i18n/text";
 
 export interface Bar {
   key: string;
@@ -27,7 +28,7 @@ export function occupancyRows(
   const rows = new Map<string, OccupancyPeriod[]>();
   for (const gpu of occupancy.gpus) rows.set(`GPU ${gpu}`, []);
   for (const period of occupancy.periods) {
-    const names = period.gpus.length ? period.gpus.map((gpu) => `GPU ${gpu}`) : ["Unknown GPU"];
+    const names = period.gpus.length ? period.gpus.map((gpu) => `GPU ${gpu}`) : [t("Unknown GPU")];
     for (const name of names) rows.set(name, [...(rows.get(name) ?? []), period]);
   }
   const share = (at: number) => Math.min(1, Math.max(0, (at - start) / (end - start)));

@@ -1,5 +1,6 @@
 // The options of uPlot for lines, stacked areas and bars over time.
 import uPlot from "uplot";
+import { locale } from "../i18n/language";
 import { session } from "../state/session";
 import { distinctLabels, yearOf } from "../ui/format";
 import { alone, type Overlay } from "./align";
@@ -190,9 +191,15 @@ function widthFor(labels: string[] | null): number {
 function timeLabels(splits: number[]): string[] {
   const where = session.zone;
   const zone = where === "UTC" ? { timeZone: "UTC" } : {};
-  const date = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", ...zone });
+  const date = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short", ...zone });
+  const withYear = new Intl.DateTimeFormat(locale, {
+    day: "numeric",
+    month: "short",
+    year: "numeric",
+    ...zone,
+  });
   const narrow = splits.length > 1 && (splits[1] as number) - (splits[0] as number) < 60;
-  const hour = new Intl.DateTimeFormat("en-GB", {
+  const hour = new Intl.DateTimeFormat(locale, {
     hour: "2-digit",
     minute: "2-digit",
     ...(narrow ? { second: "2-digit" } : {}),
@@ -209,6 +216,6 @@ function timeLabels(splits: number[]): string[] {
     day = here;
     const before = year;
     year = yearOf(seconds * 1000, where);
-    return year === before ? here : `${here} ${year}`;
+    return year === before ? here : withYear.format(seconds * 1000);
   });
 }

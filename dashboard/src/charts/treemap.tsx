@@ -1,6 +1,7 @@
 // A treemap: one tile for each item, its area proportional to the value. Items that can be opened are buttons.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { saveCsv, savePng } from "../ui/export";
+import { percent } from "../ui/format";
 import { themeColour } from "./colours";
 import { emptyCanvas } from "./picture";
 import { squarify, type Tile } from "./squarify";
@@ -35,7 +36,7 @@ export function Treemap(props: {
   const tiles = squarify(props.items, (item) => item.value, width / HEIGHT);
   const total = props.items.reduce((sum, item) => sum + item.value, 0);
   const textOf = (item: TreeItem) =>
-    `${item.name}: ${props.format(item.value)}, ${((100 * item.value) / (total || 1)).toFixed(1)}%`;
+    `${item.name}: ${props.format(item.value)}, ${percent(item.value / (total || 1), 1)}`;
   const saveTable = () =>
     saveCsv(props.label, [
       ["name", "value"],

@@ -1,5 +1,6 @@
 // Order the nodes of the map by group, and find GPUs by the names of their node, holder, team or user.
 import type { GpuMap } from "../api/types";
+import { t } from "../i18n/text";
 import { shortModel } from "../ui/format";
 
 /** A group of nodes: its name, and the index of its first node. */
@@ -14,14 +15,14 @@ export interface Arranged {
 }
 
 const WORDS: Record<string, string> = {
-  model: "Model",
-  source: "Source",
-  cluster: "Cluster",
-  "topology.kubernetes.io/region": "Region",
-  "topology.kubernetes.io/zone": "Zone",
-  "topology.kubernetes.io/block": "Block",
-  "topology.kubernetes.io/rack": "Rack",
-  "nvidia.com/gpu.clique": "NVLink domain",
+  model: t("Model"),
+  source: t("Source"),
+  cluster: t("Cluster"),
+  "topology.kubernetes.io/region": t("Region"),
+  "topology.kubernetes.io/zone": t("Zone"),
+  "topology.kubernetes.io/block": t("Block"),
+  "topology.kubernetes.io/rack": t("Rack"),
+  "nvidia.com/gpu.clique": t("NVLink domain"),
 };
 
 /** Return what the nodes of a map can be grouped by, with a name for each. */
@@ -41,7 +42,7 @@ export function arrange(map: GpuMap, by: string): Arranged {
   order.sort((a, b) => at(place, named[a]) - at(place, named[b]) || a - b);
   const sections: Section[] = [];
   order.forEach((node, first) => {
-    const name = named[node] || "not known";
+    const name = named[node] || t("not known");
     if (sections.at(-1)?.name !== name) sections.push({ name, first });
   });
   return { map: reordered(map, order), sections };

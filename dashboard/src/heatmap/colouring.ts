@@ -9,6 +9,7 @@ import {
   type Rgb,
   type Scale,
 } from "../charts/colours";
+import { t } from "../i18n/text";
 
 export const METRICS = ["utilization", "temperature", "power", "memory", "age"] as const;
 export type Metric = (typeof METRICS)[number];
@@ -99,12 +100,12 @@ function limits(map: GpuMap, by: Metric): [number, number] {
 }
 
 function byName(map: GpuMap, by: ColourBy, table: Rgb[]): Made {
-  const names = by === "health" ? ["healthy"] : map.holders.map((holder) => nameOf(holder, by));
+  const names = by === "health" ? [t("healthy")] : map.holders.map((holder) => nameOf(holder, by));
   const colours =
     by === "team"
       ? teamColours(names)
       : by === "health"
-        ? new Map([["healthy", HEALTHY]])
+        ? new Map([[t("healthy"), HEALTHY]])
         : teamColours(names, "bars", "workload");
   const places = new Map<string, number>();
   for (const [name, colour] of colours) {
@@ -116,7 +117,7 @@ function byName(map: GpuMap, by: ColourBy, table: Rgb[]): Made {
   for (let gpu = 0; gpu < cell.length; gpu++) {
     const mark = map.marks[gpu] ?? "f";
     const state = stateOf(mark, by);
-    const name = by === "health" ? "healthy" : names[map.holderOf[gpu] ?? -1];
+    const name = by === "health" ? t("healthy") : names[map.holderOf[gpu] ?? -1];
     if (state !== null) cell[gpu] = state;
     else if (name === undefined) cell[gpu] = mark === "h" || mark === "p" ? NONE : FREE;
     else {
@@ -126,7 +127,7 @@ function byName(map: GpuMap, by: ColourBy, table: Rgb[]): Made {
   }
   const ordered = [...counts].sort(([a, m], [b, n]) => n - m || a.localeCompare(b));
   const entries = ordered.slice(0, MOST_NAMED).map(([name, count]) => ({
-    name: name || "another namespace",
+    name: name || t("another namespace"),
     colour: table[places.get(name) ?? NONE] as Rgb,
     count,
   }));
@@ -157,8 +158,15 @@ function stateOf(mark: string, by: ColourBy): number | null {
 function states(cell: Uint16Array, by: ColourBy, table: Rgb[]): Entry[] {
   const counts = new Array<number>(STATES).fill(0);
   for (const entry of cell) if (entry < STATES) counts[entry] = (counts[entry] ?? 0) + 1;
-  const none = isMetric(by) ? "no reading" : "allocated, holder unknown";
-  const names = ["free", none, "unhealthy", "draining", "cordoned", "health unknown"];
+  const none = isMetric(by) ? t("no reading") : t("allocated, holder unknown");
+  const names = [
+    t("free"),
+    none,
+    t("unhealthy"),
+    t("draining"),
+    t("cordoned"),
+    t("health unknown"),
+  ];
   return names.flatMap((name, state) =>
     counts[state] ? [{ name, colour: table[state] as Rgb, count: counts[state] ?? 0, state }] : [],
   );

@@ -1,6 +1,8 @@
 // The map of all GPUs: a canvas with pan and zoom by mouse, touch and keyboard.
 import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import type { GpuMap } from "../api/types";
+import { quantityText } from "../i18n/states";
+import { plural, t } from "../i18n/text";
 import { useSession } from "../state/session";
 import { Icon } from "../ui/icons";
 import { arrange, find } from "./arrange";
@@ -232,15 +234,15 @@ export function HeatMap(props: { map: GpuMap; colourBy: ColourBy; groupBy: strin
     >
       <div class="heat-tools">
         <span class="muted small" role="status">
-          {found && `${found.count.toLocaleString("en")} GPUs match`}
+          {found && plural(found.count, "{n} GPU matches", "{n} GPUs match")}
         </span>
-        <button class="button icon" aria-label="Zoom in" onClick={() => zoomHere(1.6)}>
+        <button class="button icon" aria-label={t("Zoom in")} onClick={() => zoomHere(1.6)}>
           +
         </button>
-        <button class="button icon" aria-label="Zoom out" onClick={() => zoomHere(1 / 1.6)}>
+        <button class="button icon" aria-label={t("Zoom out")} onClick={() => zoomHere(1 / 1.6)}>
           −
         </button>
-        <button class="button icon" aria-label="Show all" onClick={showAll}>
+        <button class="button icon" aria-label={t("Show all")} onClick={showAll}>
           <Icon name="reset" />
         </button>
       </div>
@@ -248,7 +250,10 @@ export function HeatMap(props: { map: GpuMap; colourBy: ColourBy; groupBy: strin
         ref={canvas}
         tabIndex={0}
         role="application"
-        aria-label={`Map of ${total.toLocaleString("en")} GPUs by ${colourBy}. Arrow keys move, Enter opens a GPU, W its workload, plus and minus zoom.`}
+        aria-label={t(
+          "Map of {total} GPUs by {quantity}. Arrow keys move, Enter opens a GPU, W its workload, plus and minus zoom.",
+          { total, quantity: quantityText(colourBy).toLowerCase() },
+        )}
         width={Math.round(size.width * (devicePixelRatio || 1))}
         height={Math.round(size.height * (devicePixelRatio || 1))}
         style={{ height: `${size.height}px` }}

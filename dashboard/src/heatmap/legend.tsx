@@ -1,5 +1,6 @@
 // The legend of the map: the scale of a metric, or the most frequent teams or workloads, and the states.
 import { css } from "../charts/colours";
+import { t } from "../i18n/text";
 import { setQuery } from "../state/route";
 import { count, span } from "../ui/format";
 import { CORDONED, DRAINING, NONE, UNCHECKED, type Colouring } from "./colouring";
@@ -14,7 +15,7 @@ const PATTERNS: Record<number, string> = {
 
 export function Legend(props: { colouring: Colouring; selectable: boolean }) {
   const { scale, entries, more } = props.colouring;
-  const label = (value: number) => (scale?.unit === "s" ? span(value) : String(value));
+  const label = (value: number) => (scale?.unit === "s" ? span(value) : count(value));
   return (
     <div class="heat-legend small muted">
       {scale && (
@@ -26,7 +27,9 @@ export function Legend(props: { colouring: Colouring; selectable: boolean }) {
             ))}
           </span>
           <span class="num">
-            {label(scale.high)} {scale.unit === "s" ? "old" : scale.unit}
+            {scale.unit === "s"
+              ? t("{age} old", { age: label(scale.high) })
+              : `${label(scale.high)} ${scale.unit}`}
           </span>
         </>
       )}
@@ -45,7 +48,7 @@ export function Legend(props: { colouring: Colouring; selectable: boolean }) {
             type="button"
             class="key linkish"
             key={entry.name}
-            title={`Highlight ${entry.name}`}
+            title={t("Highlight {name}", entry)}
             onClick={() => setQuery({ find: entry.name.split("/").at(-1) })}
           >
             {inside}
@@ -56,7 +59,7 @@ export function Legend(props: { colouring: Colouring; selectable: boolean }) {
           </span>
         );
       })}
-      {more > 0 && <span>and {count(more)} more</span>}
+      {more > 0 && <span>{t("and {more} more", { more })}</span>}
     </div>
   );
 }

@@ -1,18 +1,20 @@
 // What is known about the GPU under the pointer or the keyboard cursor: holder, state and all readings.
 import { useEffect, useState } from "preact/hooks";
 import type { GpuMap, NodeDetail, NodeGpu } from "../api/types";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { hrefOf, link } from "../state/route";
+import { quantityText } from "../i18n/states";
 import { decimal, percent, shortModel, span } from "../ui/format";
 
 export const MARKS: Record<string, string> = {
-  f: "free",
-  h: "allocated",
-  p: "allocated or free, not known which",
-  x: "unhealthy",
-  c: "cordoned",
-  u: "health unknown",
-  d: "draining: a deleted pod still has processes on it",
+  f: t("free"),
+  h: t("allocated"),
+  p: t("allocated or free, not known which"),
+  x: t("unhealthy"),
+  c: t("cordoned"),
+  u: t("health unknown"),
+  d: t("draining: a deleted pod still has processes on it"),
 };
 /** Milliseconds on one node before its readings are requested. */
 const REST = 180;
@@ -40,11 +42,19 @@ export function hrefOfHolder(map: GpuMap, node: number, gpu: number): string | n
 
 /** Describe a GPU in one sentence, for screen readers. */
 export function sentence(map: GpuMap, node: number, gpu: number): string {
-  const value = map.values[gpu];
-  const reading = value == null ? "no reading" : `${value} ${map.unit}`;
   const holder = map.holders[map.holderOf[gpu] ?? -1];
-  const held = holder?.name ? `, held by ${holder.namespace}/${holder.name}` : "";
-  return `${map.nodes[node]}, GPU ${map.indexes[gpu]}: ${reading}, ${MARKS[map.marks[gpu] ?? ""] ?? ""}${held}`;
+  const values = {
+    node: map.nodes[node] ?? "",
+    gpu: map.indexes[gpu] ?? 0,
+    reading: valueText(map, gpu),
+    state: MARKS[map.marks[gpu] ?? ""] ?? "",
+  };
+  return holder?.name
+    ? t("{node}, GPU {gpu}: {reading}, {state}, held by {holder}", {
+        ...values,
+        holder: `${holder.namespace}/${holder.name}`,
+      })
+    : t("{node}, GPU {gpu}: {reading}, {state}", values);
 }
 
 export function Tip(props: {
@@ -79,7 +89,7 @@ export function Tip(props: {
       </p>
       {holder && (
         <p class="tip-holder">
-          {href ? <a href={href}>{holder.name}</a> : "a workload of another namespace"}
+          {href ? <a href={href}>{holder.name}</a> : t("a workload of another namespace")}
           {href && (
             <span class="muted small">
               {" "}
@@ -89,7 +99,7 @@ export function Tip(props: {
         </p>
       )}
       <dl class="tip-facts num">
-        {(read ? facts(read) : [[map.quantity, valueText(map, gpu)] as const]).map(
+        {(read ? facts(read) : [[quantityText(map.quantity), valueText(map, gpu)] as const]).map(
           ([words, value]) => (
             <div key={words}>
               <dt>{words}</dt>
@@ -105,7 +115,7 @@ export function Tip(props: {
 
 function valueText(map: GpuMap, gpu: number): string {
   const value = map.values[gpu];
-  if (value == null) return "no reading";
+  if (value == null) return t("no reading");
   return map.unit === "s" ? span(value) : `${value} ${map.unit}`;
 }
 
@@ -115,11 +125,11 @@ function facts(gpu: NodeGpu): (readonly [string, string])[] {
       ? "–"
       : `${decimal(gpu.memoryUsed, 0)} / ${decimal(gpu.memoryTotal, 0)} GiB`;
   return [
-    ["Utilization", percent(gpu.utilization)],
-    ["Memory", memory],
-    ["Temperature", gpu.temperature == null ? "–" : `${decimal(gpu.temperature, 0)} ℃`],
-    ["Power", gpu.power == null ? "–" : `${decimal(gpu.power, 0)} W`],
-    ...(gpu.island ? [["Island", gpu.island] as const] : []),
+    [t("Utilization"), percent(gpu.utilization)],
+    [t("Memory"), memory],
+    [t("Temperature"), gpu.temperature == null ? "–" : `${decimal(gpu.temperature, 0)} ℃`],
+    [t("Power"), gpu.power == null ? "–" : `${decimal(gpu.power, 0)} W`],
+    ...(gpu.island ? [[t("Island"), gpu.island] as const] : []),
   ];
 }
 

@@ -1,8 +1,8 @@
 // Explain why a claim waits and what would make it fit.
 import type { WhyWaiting, WorkloadDetail } from "../api/types";
+import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
-import { count } from "../ui/format";
 import { Badge, Card, Loaded } from "../ui/components";
 import { Estimate } from "../ui/estimate";
 
@@ -18,11 +18,11 @@ export function ClaimsOf(props: {
   return (
     <div class="grid">
       <Card
-        title={props.waiting ? "Why it waits" : "Claim"}
+        title={props.waiting ? t("Why it waits") : t("Claim")}
         note={
           <>
             <a href={link(["scheduling"], { claim: `${namespace}/${first}` })}>{first}</a>
-            {claims.length > 1 && ` and ${count(claims.length - 1)} more`}
+            {claims.length > 1 && ` ${t("and {more} more", { more: claims.length - 1 })}`}
           </>
         }
       >
@@ -40,7 +40,7 @@ export function Explain(props: { claim: { namespace: string; name: string } }) {
       class="linkish small accent"
       onClick={() => setQuery({ claim: `${namespace}/${name}` }, true)}
     >
-      Explain
+      {t("Explain")}
     </button>
   );
 }
@@ -56,7 +56,7 @@ export function Explanation(props: {
     { every: 15_000, on: ["claim", "node", "gpu"] },
   );
   return (
-    <Loaded of={explanation} missing="This server can't explain claims">
+    <Loaded of={explanation} missing={t("This server can't explain claims")}>
       {(explained) => (
         <div>
           <p class="soft">
@@ -70,16 +70,14 @@ export function Explanation(props: {
                 .map(([reason, nodes]) => (
                   <div class="reason" key={reason}>
                     <span>{reason}</span>
-                    <span class="num muted">
-                      {count(nodes)} {nodes === 1 ? "node" : "nodes"}
-                    </span>
+                    <span class="num muted">{plural(nodes, "{n} node", "{n} nodes")}</span>
                   </div>
                 ))}
             </div>
           )}
           {explained.remedies.length > 0 && (
             <div class="verdict">
-              <h3>Ways to make it fit</h3>
+              <h3>{t("Ways to make it fit")}</h3>
               <ul class="bullets">
                 {explained.remedies.map((remedy) => (
                   <li key={remedy}>{remedy}</li>

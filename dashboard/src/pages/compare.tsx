@@ -3,6 +3,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError, addressOf, read } from "../api/client";
 import type { TrainingRow, WorkloadDetail, WorkloadPage } from "../api/types";
 import { Lines } from "../charts/lines";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import {
@@ -23,9 +24,9 @@ import { LOOSE, TITLES, curvesOf, formatOf, type Along, type Run } from "./train
 
 const MOST_RUNS = 8;
 const ALONG = [
-  ["step", "By step"],
-  ["elapsed", "By time since start"],
-  ["time", "By time of day"],
+  ["step", t("By step")],
+  ["elapsed", t("By time since start")],
+  ["time", t("By time of day")],
 ] as const;
 
 interface Compared {
@@ -42,18 +43,21 @@ export function ComparePage(props: { query: Record<string, string> }) {
   return (
     <>
       <a class="crumb" href={link(["workloads"])}>
-        <Icon name="left" /> Workloads
+        <Icon name="left" /> {t("Workloads")}
       </a>
-      <PageHead title="Compare runs" sub={`${count(uids.length)} of at most ${MOST_RUNS}`}>
+      <PageHead
+        title={t("Compare runs")}
+        sub={t("{runs} of at most {most}", { runs: uids.length, most: MOST_RUNS })}
+      >
         <Choice<Along>
-          label="Align"
+          label={t("Align")}
           value={along}
           options={ALONG}
           onChange={(chosen) => setQuery({ along: chosen === "step" ? undefined : chosen })}
         />
       </PageHead>
       <div class="grid">
-        <Card title="Runs" flush>
+        <Card title={t("Runs")} flush>
           {error && <LoadError error={error} />}
           {busy && <Skeleton lines={2} />}
           {runs.length > 0 && (
@@ -66,7 +70,7 @@ export function ComparePage(props: { query: Record<string, string> }) {
       </div>
       {runs.length > 0 && (
         <div class="grid">
-          <Card title="Training">
+          <Card title={t("Training")}>
             <Curves runs={runs} along={along} />
           </Card>
         </div>
@@ -131,17 +135,17 @@ function Runs(props: { runs: Compared[]; onDrop: (uid: string) => void }) {
       : "–";
   };
   return (
-    <Table label="Runs">
+    <Table label={t("Runs")}>
       <thead>
         <tr>
-          <th>Run</th>
-          <th>Status</th>
-          <th class="right">GPUs</th>
-          <th>Model</th>
-          <th class="right">Duration</th>
-          <th class="right">Last step</th>
-          <th class="right">Last loss</th>
-          <th>Remove</th>
+          <th>{t("Run")}</th>
+          <th>{t("Status")}</th>
+          <th class="right">{t("GPUs")}</th>
+          <th>{t("Model")}</th>
+          <th class="right">{t("Duration")}</th>
+          <th class="right">{t("Last step")}</th>
+          <th class="right">{t("Last loss")}</th>
+          <th>{t("Remove")}</th>
         </tr>
       </thead>
       <tbody>
@@ -164,10 +168,10 @@ function Runs(props: { runs: Compared[]; onDrop: (uid: string) => void }) {
               <td>
                 <button
                   class="button ghost"
-                  aria-label={`Remove ${workload.name}`}
+                  aria-label={t("Remove {name}", { name: workload.name })}
                   onClick={() => props.onDrop(workload.uid)}
                 >
-                  Remove
+                  {t("Remove")}
                 </button>
               </td>
             </tr>
@@ -193,7 +197,7 @@ function Add(props: {
   const rows = (name && found.data?.data) || [];
   return (
     <div class="add-run">
-      <Search label="Add a run by name" value={name} onChange={setName} />
+      <Search label={t("Add a run by name")} value={name} onChange={setName} />
       {rows
         .filter((row) => !props.uids.includes(row.uid))
         .map((row) => (
@@ -208,7 +212,9 @@ function Add(props: {
             {row.name} <span class="muted small">{row.namespace}</span>
           </button>
         ))}
-      {name && found.data && !rows.length && <span class="muted small">No workload matches.</span>}
+      {name && found.data && !rows.length && (
+        <span class="muted small">{t("No workload matches.")}</span>
+      )}
     </div>
   );
 }
@@ -225,8 +231,10 @@ function Curves(props: { runs: Compared[]; along: Along }) {
   }, [props.runs, along]);
   if (!curves.length)
     return (
-      <Empty icon="usage" title="None of these runs has reported training metrics">
-        Jobs report loss and throughput by pushing them, through Prometheus, or in their logs.
+      <Empty icon="usage" title={t("None of these runs has reported training metrics")}>
+        {t(
+          "Jobs report loss and throughput by pushing them, through Prometheus, or in their logs.",
+        )}
       </Empty>
     );
   return (
@@ -237,7 +245,7 @@ function Curves(props: { runs: Compared[]; along: Along }) {
           <Lines
             key={along}
             lines={curve.lines}
-            label={curve.metric}
+            label={TITLES[curve.metric] ?? curve.metric}
             height={230}
             loose={LOOSE.has(curve.metric)}
             format={formatOf(curve.metric)}
@@ -250,5 +258,5 @@ function Curves(props: { runs: Compared[]; along: Along }) {
 }
 
 function stepText(value: number): string {
-  return `step ${count(value)}`;
+  return t("step {step}", { step: value });
 }

@@ -1,7 +1,8 @@
 // What faults cost: lost GPU hours by cause, node and model, and the costliest faults.
 import type { FaultCosts } from "../api/types";
+import { t } from "../i18n/text";
 import { link } from "../state/route";
-import { NONE, count, decimal, shortModel } from "../ui/format";
+import { NONE, count, decimal, percent, shortModel } from "../ui/format";
 import { Card, When } from "../ui/components";
 import { Table } from "../ui/table";
 
@@ -13,22 +14,22 @@ export function CostTables(props: { costs: FaultCosts }) {
   return (
     <>
       <div class="grid three">
-        <Hours title="By cause" hours={costs.byCause} total={costs.lostGpuHours} />
-        <Hours title="By node" hours={costs.byNode} total={costs.lostGpuHours} nodes />
-        <Hours title="By model" hours={costs.byModel} total={costs.lostGpuHours} />
+        <Hours title={t("By cause")} hours={costs.byCause} total={costs.lostGpuHours} />
+        <Hours title={t("By node")} hours={costs.byNode} total={costs.lostGpuHours} nodes />
+        <Hours title={t("By model")} hours={costs.byModel} total={costs.lostGpuHours} />
       </div>
       <div class="grid">
-        <Card title="Costliest faults" note="last 30 days" flush>
-          <Table label="Costliest faults">
+        <Card title={t("Costliest faults")} note={t("last 30 days")} flush>
+          <Table label={t("Costliest faults")}>
             <thead>
               <tr>
-                <th>Node</th>
-                <th>Cause</th>
-                <th>Model</th>
-                <th class="right">GPUs</th>
-                <th>From</th>
-                <th>Until</th>
-                <th class="right">Lost GPU hours</th>
+                <th>{t("Node")}</th>
+                <th>{t("Cause")}</th>
+                <th>{t("Model")}</th>
+                <th class="right">{t("GPUs")}</th>
+                <th>{t("From")}</th>
+                <th>{t("Until")}</th>
+                <th class="right">{t("Lost GPU hours")}</th>
               </tr>
             </thead>
             <tbody>
@@ -43,7 +44,7 @@ export function CostTables(props: { costs: FaultCosts }) {
                   <td>
                     <When at={Date.parse(fault.opened)} />
                   </td>
-                  <td>{fault.closed ? <When at={Date.parse(fault.closed)} /> : "open"}</td>
+                  <td>{fault.closed ? <When at={Date.parse(fault.closed)} /> : t("open")}</td>
                   <td class="right">{decimal(fault.lostGpuHours)}</td>
                 </tr>
               ))}
@@ -62,7 +63,7 @@ function Hours(props: {
   nodes?: boolean;
 }) {
   return (
-    <Card title={props.title} note="lost GPU hours, last 30 days" flush>
+    <Card title={props.title} note={t("lost GPU hours, last 30 days")} flush>
       <table>
         <tbody>
           {Object.entries(props.hours)
@@ -73,9 +74,7 @@ function Hours(props: {
                   {props.nodes ? <a href={link(["nodes", name])}>{name}</a> : name || NONE}
                 </td>
                 <td class="right">{decimal(hours)}</td>
-                <td class="right muted">
-                  {props.total ? `${decimal((100 * hours) / props.total, 0)}%` : NONE}
-                </td>
+                <td class="right muted">{props.total ? percent(hours / props.total) : NONE}</td>
               </tr>
             ))}
         </tbody>

@@ -1,6 +1,7 @@
 // The gangs of a cluster with their placed pods and nodes.
 import { useMemo } from "preact/hooks";
 import type { ClaimPage } from "../api/types";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link } from "../state/route";
 import { NONE, count } from "../ui/format";
@@ -27,13 +28,20 @@ export function Gangs(props: { cluster: string | undefined }) {
   return (
     <div class="grid">
       <Card
-        title="Gangs"
-        note={`${waiting ? `${count(waiting)} of ${count(gangs.length)} waiting` : "all complete"}; a gang starts with all of its pods or none`}
+        title={t("Gangs")}
+        note={
+          waiting
+            ? t("{waiting} of {all} waiting; a gang starts with all of its pods or none", {
+                waiting,
+                all: gangs.length,
+              })
+            : t("all complete; a gang starts with all of its pods or none")
+        }
         flush
       >
         <Loaded of={claims}>{() => <GangTable gangs={gangs.slice(0, SHOWN)} />}</Loaded>
         {gangs.length > SHOWN && (
-          <p class="muted small more">and {count(gangs.length - SHOWN)} more</p>
+          <p class="muted small more">{t("and {more} more", { more: gangs.length - SHOWN })}</p>
         )}
       </Card>
     </div>
@@ -42,15 +50,15 @@ export function Gangs(props: { cluster: string | undefined }) {
 
 function GangTable(props: { gangs: Gang[] }) {
   return (
-    <Table label="Gangs">
+    <Table label={t("Gangs")}>
       <thead>
         <tr>
-          <th>Gang</th>
-          <th>State</th>
-          <th class="right">Pods placed</th>
-          <th class="right">GPUs</th>
-          <th>Node</th>
-          <th>Reason</th>
+          <th>{t("Gang")}</th>
+          <th>{t("State")}</th>
+          <th class="right">{t("Pods placed")}</th>
+          <th class="right">{t("GPUs")}</th>
+          <th>{t("Node")}</th>
+          <th>{t("Reason")}</th>
         </tr>
       </thead>
       <tbody>
@@ -66,7 +74,7 @@ function GangTable(props: { gangs: Gang[] }) {
             <td class="right">
               {gang.size === null
                 ? count(gang.placed)
-                : `${count(gang.placed)} of ${count(gang.size)}`}
+                : t("{part} of {all}", { part: gang.placed, all: gang.size })}
             </td>
             <td class="right">{count(gang.gpus)}</td>
             <td class="words">
@@ -95,7 +103,7 @@ function Where(props: { nodes: string[] }) {
         </span>
       ))}
       {props.nodes.length > NODES && (
-        <span class="muted"> and {count(props.nodes.length - NODES)} more</span>
+        <span class="muted"> {t("and {more} more", { more: props.nodes.length - NODES })}</span>
       )}
     </>
   );

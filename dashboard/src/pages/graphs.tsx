@@ -3,6 +3,8 @@ import type { Graph } from "../api/types";
 import type { Line } from "../charts/align";
 import { Lines } from "../charts/lines";
 import type { Format } from "../charts/plot";
+import { quantityText } from "../i18n/states";
+import { t } from "../i18n/text";
 import { zoomTo, type Range } from "../state/range";
 import { short } from "../ui/format";
 import { Empty } from "../ui/components";
@@ -15,15 +17,15 @@ export function Graphs(props: { graphs: Record<string, Graph>; range: Range }) {
     .filter(([title]) => !TRAINING.has(title)) // shown in a card of its own
     .filter(([, graph]) => graph.series.some((series) => series.points.length))
     .sort(([, a], [, b]) => a.serial - b.serial);
-  if (!shown.length) return <Empty icon="clock" title="No readings in this span" />;
+  if (!shown.length) return <Empty icon="clock" title={t("No readings in this span")} />;
   return (
     <div class="charts">
       {shown.map(([title, graph]) => (
         <div key={title}>
-          <h3>{title}</h3>
+          <h3>{quantityText(title)}</h3>
           <Lines
             lines={graph.series as unknown as Line[]}
-            label={title}
+            label={quantityText(title)}
             height={190}
             from={start}
             to={end}

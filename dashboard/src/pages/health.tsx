@@ -1,5 +1,6 @@
 // Health page: open findings, faults by node over time, repairs, and what faults cost.
 import type { FaultCosts, FindingPage, Me, RepairPage } from "../api/types";
+import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { NONE, count, decimal } from "../ui/format";
@@ -9,7 +10,7 @@ import { NodeActions, OperatorNote } from "./node_actions";
 import { FaultTimeline, Repairs } from "./repairs";
 import { Table } from "../ui/table";
 
-const UNAVAILABLE = "This server has no Kubernetes cluster with agents";
+const UNAVAILABLE = t("This server has no Kubernetes cluster with agents");
 const SIZE = 25;
 const SEVERITY: Record<string, Tone> = { Unhealthy: "bad", Degraded: "warn", Warning: "info" };
 
@@ -37,12 +38,14 @@ export function HealthPage(props: { query: Record<string, string> }) {
   return (
     <>
       <PageHead
-        title="Health"
-        sub={findings.data ? `${count(findings.data.total)} open findings` : " "}
+        title={t("Health")}
+        sub={
+          findings.data ? plural(findings.data.total, "{n} open finding", "{n} open findings") : " "
+        }
       />
       {costs.data && <Costs costs={costs.data} repairs={repairs.data} />}
       <div class="grid">
-        <Card title="Findings" note="what agents and the server see now" flush>
+        <Card title={t("Findings")} note={t("what agents and the server see now")} flush>
           <Loaded of={findings} missing={UNAVAILABLE} lines={5}>
             {(data) =>
               data.total ? (
@@ -56,25 +59,32 @@ export function HealthPage(props: { query: Record<string, string> }) {
                   />
                 </>
               ) : (
-                <Empty title="No findings">Every GPU that an agent watches is healthy.</Empty>
+                <Empty title={t("No findings")}>
+                  {t("Every GPU that an agent watches is healthy.")}
+                </Empty>
               )
             }
           </Loaded>
           {Object.entries(findings.data?.kernelLogUnread ?? {}).map(([reason, nodes]) => (
             <p class="muted small card-note" key={reason}>
-              The kernel log is not read on {count(nodes)} nodes: {reason}
+              {plural(
+                nodes,
+                "The kernel log is not read on {n} node: {reason}",
+                "The kernel log is not read on {n} nodes: {reason}",
+                { reason },
+              )}
             </p>
           ))}
         </Card>
       </div>
       <div class="grid">
-        <Card title="Repairs" note={repairs.data ? budget(repairs.data) : ""} flush>
+        <Card title={t("Repairs")} note={repairs.data ? budget(repairs.data) : ""} flush>
           <Loaded of={repairs} missing={UNAVAILABLE}>
             {(data) =>
               data.data.length ? (
                 <Repairs page={data} changes={changes} />
               ) : (
-                <Empty title="No repairs">No node was taken out of service.</Empty>
+                <Empty title={t("No repairs")}>{t("No node was taken out of service.")}</Empty>
               )
             }
           </Loaded>
@@ -93,33 +103,40 @@ function Costs(props: { costs: FaultCosts; repairs: RepairPage | undefined }) {
   return (
     <div class="grid stats">
       <Stat
-        label="Lost GPU hours"
+        label={t("Lost GPU hours")}
         value={decimal(costs.lostGpuHours)}
-        sub={worst ? `last 30 days, most by ${worst[0]}` : "last 30 days"}
+        sub={worst ? t("last 30 days, most by {cause}", { cause: worst[0] }) : t("last 30 days")}
       />
       <Stat
-        label="Faults"
+        label={t("Faults")}
         value={count(costs.faults)}
-        sub={`last 30 days; ${count(open ?? costs.openFaults)} open`}
+        sub={t("last 30 days; {n} open", { n: open ?? costs.openFaults })}
       />
       <Stat
-        label="Mean time between failures"
+        label={t("Mean time between failures")}
         value={hours(costs.meanHoursBetweenFailures)}
-        sub="of a node"
+        sub={t("of a node")}
       />
-      <Stat label="Mean time to repair" value={hours(costs.meanHoursToRepair)} sub="until return" />
+      <Stat
+        label={t("Mean time to repair")}
+        value={hours(costs.meanHoursToRepair)}
+        sub={t("until return")}
+      />
     </div>
   );
 }
 
 /** What the disruption budget counts. */
 function budget(page: RepairPage): string {
-  const out = `${count(page.disrupted)} of ${count(page.nodes)} nodes out of service`;
-  return `${out}, ${count(page.drainsInHour)} drains in the last hour`;
+  return t("{disrupted} of {nodes} nodes out of service, {drains} drains in the last hour", {
+    disrupted: page.disrupted,
+    nodes: page.nodes,
+    drains: page.drainsInHour,
+  });
 }
 
 function hours(value: number | null | undefined): string {
-  return value == null ? NONE : `${decimal(value)} h`;
+  return value == null ? NONE : t("{n} h", { n: decimal(value) });
 }
 
 function Stat(props: { label: string; value: string; sub: string }) {
@@ -137,16 +154,16 @@ function Findings(props: {
   changes: { cluster: string | undefined; onDone: () => void } | undefined;
 }) {
   return (
-    <Table label="Findings">
+    <Table label={t("Findings")}>
       <thead>
         <tr>
-          <th>Node</th>
+          <th>{t("Node")}</th>
           <th class="right">GPU</th>
-          <th>Severity</th>
-          <th>Finding</th>
-          <th>What to do</th>
-          <th>Since</th>
-          {props.changes && <th>Actions</th>}
+          <th>{t("Severity")}</th>
+          <th>{t("Finding")}</th>
+          <th>{t("What to do")}</th>
+          <th>{t("Since")}</th>
+          {props.changes && <th>{t("Actions")}</th>}
         </tr>
       </thead>
       <tbody>

@@ -2,6 +2,7 @@
 import type { Graph, NodeDetail, NodeGpu, Occupancy } from "../api/types";
 import { css, viridis } from "../charts/colours";
 import { Gantt } from "../charts/gantt";
+import { rich, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { rangeName, useRange, zoomTo } from "../state/range";
 import { link } from "../state/route";
@@ -23,9 +24,9 @@ export function NodePage(props: { name: string; query: Record<string, string> })
   return (
     <>
       <a class="crumb" href={link(["nodes"])}>
-        <Icon name="left" /> Nodes
+        <Icon name="left" /> {t("Nodes")}
       </a>
-      <Loaded of={node} missing={`No node ${props.name} in this cluster`} lines={8}>
+      <Loaded of={node} missing={t("No node {name} in this cluster", props)} lines={8}>
         {(data) => <Detail node={data} query={props.query} />}
       </Loaded>
     </>
@@ -48,15 +49,20 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
             {node.cordoned && <Badge word="cordoned" />}
           </span>
         }
-        sub={`${allocationText(node)} · ${shortModel(node.gpuModel)} · ${percent(node.utilization)} utilized · ${node.source}`}
+        sub={[
+          allocationText(node),
+          shortModel(node.gpuModel),
+          t("{share} utilized", { share: percent(node.utilization) }),
+          node.source,
+        ].join(" · ")}
       />
       {node.fault && (
         <p class="banner bad" role="alert">
-          <Icon name="alert" /> <strong>Faulty.</strong> <span>{node.fault}</span>
+          <Icon name="alert" /> <strong>{t("Faulty.")}</strong> <span>{node.fault}</span>
         </p>
       )}
       <div class="grid">
-        <Card title="GPUs" note="grouped by island: GPUs with fast links to each other">
+        <Card title={t("GPUs")} note={t("grouped by island: GPUs with fast links to each other")}>
           <Islands gpus={node.gpus} chosen={chosen} unnamed={unknownHolderText(node)} />
         </Card>
       </div>
@@ -64,10 +70,10 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
         <History name={node.name} query={props.query} />
       </div>
       <div class="grid two">
-        <Card title="Processes" flush>
+        <Card title={t("Processes")} flush>
           <Processes node={node} />
         </Card>
-        <Card title="Labels">
+        <Card title={t("Labels")}>
           <KeyValues of={node.labels} />
         </Card>
       </div>
@@ -77,27 +83,27 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
 
 function allocationText(node: NodeDetail): string {
   return node.gpuAllocated == null
-    ? `${node.gpuTotal} GPUs, allocation unknown`
-    : `${node.gpuAllocated} of ${node.gpuTotal} GPUs allocated`;
+    ? t("{total} GPUs, allocation unknown", { total: node.gpuTotal })
+    : t("{held} of {total} GPUs allocated", { held: node.gpuAllocated, total: node.gpuTotal });
 }
 
-const FREE = "free";
+const FREE = t("free");
 
 /** Return the text for a GPU without a known holder: a pod may hold GPUs without reporting which. */
 function unknownHolderText(node: NodeDetail): string {
   const named = node.gpus.filter((gpu) => gpu.holders?.length).length;
-  if (node.gpuAllocated == null) return "not known whether allocated";
+  if (node.gpuAllocated == null) return t("not known whether allocated");
   if (node.gpuAllocated <= named) return FREE;
   return node.gpuAllocated >= node.gpuTotal
-    ? "allocated, holder unknown"
-    : `${node.gpuAllocated - named} of these are allocated, not known which`;
+    ? t("allocated, holder unknown")
+    : t("{n} of these are allocated, not known which", { n: node.gpuAllocated - named });
 }
 
 function Islands(props: { gpus: NodeGpu[]; chosen: number | null; unnamed: string }) {
   if (!props.gpus.length)
     return (
-      <Empty title="No GPU details">
-        Install the agent on this node to see its GPUs one by one.
+      <Empty title={t("No GPU details")}>
+        {t("Install the agent on this node to see its GPUs one by one.")}
       </Empty>
     );
   const islands = new Map<string, NodeGpu[]>();
@@ -107,7 +113,7 @@ function Islands(props: { gpus: NodeGpu[]; chosen: number | null; unnamed: strin
       {[...islands].map(([island, gpus]) => (
         <section class="island" key={island}>
           <div class="island-head">
-            <h3>{island || "No island"}</h3>
+            <h3>{island || t("No island")}</h3>
             {(gpus[0]?.bandwidthGBps ?? 0) > 0 && (
               <span class="muted small num">{count(gpus[0]?.bandwidthGBps)} GB/s</span>
             )}
@@ -159,8 +165,8 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
           {gpu.healthReason}
           {gpu.healthSince && (
             <span class="muted">
-              {" since "}
-              <Ago at={Date.parse(gpu.healthSince)} />
+              {" "}
+              {rich("since {time}", { time: <Ago at={Date.parse(gpu.healthSince)} /> })}
             </span>
           )}
         </p>
@@ -179,7 +185,13 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
 function Holder(props: { holder: NonNullable<NodeGpu["holders"]>[number] }) {
   const { holder } = props;
   const share = holder.share < 1 && <span class="muted"> {percent(holder.share)}</span>;
-  if (!holder.podUid) return <span class="gpu-holder muted">another namespace{share}</span>;
+  if (!holder.podUid)
+    return (
+      <span class="gpu-holder muted">
+        {t("another namespace")}
+        {share}
+      </span>
+    );
   return (
     <a
       class="gpu-holder"
@@ -205,11 +217,11 @@ function History(props: { name: string; query: Record<string, string> }) {
     { every: 60_000, same: `occupancy ${rangeName(props.query)}` },
   );
   return (
-    <Card title="History" aside={<RangeChoice query={props.query} range={range} />}>
-      <Loaded of={occupancy} missing="This server has no history of allocations" lines={4}>
+    <Card title={t("History")} aside={<RangeChoice query={props.query} range={range} />}>
+      <Loaded of={occupancy} missing={t("This server has no history of allocations")} lines={4}>
         {(data) => <Gantt occupancy={data} start={range.start} end={range.end} onZoom={zoomTo} />}
       </Loaded>
-      <Loaded of={graphs} missing="This server has no node history" lines={6}>
+      <Loaded of={graphs} missing={t("This server has no node history")} lines={6}>
         {(data) => <Graphs graphs={data} range={range} />}
       </Loaded>
     </Card>
@@ -219,19 +231,19 @@ function History(props: { name: string; query: Record<string, string> }) {
 function Processes(props: { node: NodeDetail }) {
   if (!props.node.processes.length)
     return (
-      <Empty title="No processes">
-        No process uses these GPUs, or no exporter reports processes.
+      <Empty title={t("No processes")}>
+        {t("No process uses these GPUs, or no exporter reports processes.")}
       </Empty>
     );
   return (
-    <Table label="Processes">
+    <Table label={t("Processes")}>
       <thead>
         <tr>
           <th>GPU</th>
-          <th>Process</th>
-          <th>User</th>
+          <th>{t("Process")}</th>
+          <th>{t("User")}</th>
           <th class="right">PID</th>
-          <th class="right">GPU memory</th>
+          <th class="right">{t("GPU memory")}</th>
         </tr>
       </thead>
       <tbody>

@@ -1,8 +1,9 @@
 // What operators say about a node: acknowledge, silence, resume.
 import { useState } from "preact/hooks";
 import { ApiError, addressOf, send } from "../api/client";
+import { t } from "../i18n/text";
 import { useSession } from "../state/session";
-import { moment } from "../ui/format";
+import { list, moment } from "../ui/format";
 
 const SILENCE_SECONDS = 7200;
 
@@ -35,29 +36,29 @@ export function NodeActions(props: {
         type="button"
         class="button small"
         disabled={busy}
-        title={`No more alerts about the present findings of ${props.node}`}
+        title={t("No more alerts about the present findings of {node}", props)}
         onClick={() => void change("acknowledge", {})}
       >
-        Acknowledge
+        {t("Acknowledge")}
       </button>
       <button
         type="button"
         class="button small"
         disabled={busy}
-        title={`No alerts about ${props.node} for two hours`}
+        title={t("No alerts about {node} for two hours", props)}
         onClick={() => void change("silence", { seconds: SILENCE_SECONDS })}
       >
-        Silence 2 h
+        {t("Silence 2 h")}
       </button>
       {props.resume && (
         <button
           type="button"
           class="button small primary"
           disabled={busy}
-          title={`Test ${props.node}, and return it if it passes`}
+          title={t("Test {node}, and return it if it passes", props)}
           onClick={() => void change("resume", {})}
         >
-          Test and return
+          {t("Test and return")}
         </button>
       )}
       {error && (
@@ -75,8 +76,8 @@ export function OperatorNote(props: {
   const { zone } = useSession();
   const until = props.of.silencedUntil ? Date.parse(props.of.silencedUntil) : 0;
   const notes = [
-    props.of.acknowledgedBy ? `acknowledged by ${props.of.acknowledgedBy}` : "",
-    until > Date.now() ? `silenced until ${moment(until, zone)}` : "",
+    props.of.acknowledgedBy ? t("acknowledged by {name}", { name: props.of.acknowledgedBy }) : "",
+    until > Date.now() ? t("silenced until {time}", { time: moment(until, zone) }) : "",
   ].filter(Boolean);
-  return notes.length ? <div class="muted small">{notes.join(", ")}</div> : null;
+  return notes.length ? <div class="muted small">{list(notes)}</div> : null;
 }

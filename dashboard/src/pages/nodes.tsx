@@ -1,5 +1,6 @@
 // Node list, filtered by state, name, model, source, rack, team and user.
 import type { NodePage, NodeRow, WorkloadMetadata } from "../api/types";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
@@ -22,19 +23,19 @@ import { PageSize, Table, sizeOf } from "../ui/table";
 
 const FILTERS = ["name", "state", "model", "source", "rack", "team", "user"];
 const STATES = [
-  ["", "All"],
-  ["busy", "Full"],
-  ["partial", "Partly free"],
-  ["idle", "Free"],
-  ["faulty", "Faulty"],
-  ["unknown", "Unknown"],
+  ["", t("All")],
+  ["busy", t("Full")],
+  ["partial", t("Partly free")],
+  ["idle", t("Free")],
+  ["faulty", t("Faulty")],
+  ["unknown", t("Unknown")],
 ] as const;
 export const STATE_WORDS: Record<string, string> = {
-  busy: "full",
-  partial: "partly free",
-  idle: "free",
-  faulty: "faulty",
-  unknown: "allocation unknown",
+  busy: t("full"),
+  partial: t("partly free"),
+  idle: t("free"),
+  faulty: t("faulty"),
+  unknown: t("allocation unknown"),
 };
 
 export const STATE_TONES: Record<string, "good" | "info" | "idle" | "bad"> = {
@@ -64,13 +65,23 @@ export function NodesPage(props: { query: Record<string, string> }) {
   return (
     <>
       <PageHead
-        title="Nodes"
-        sub={nodes.data ? `${count(nodes.data.total)} ${filtered ? "match" : "with GPUs"}` : " "}
+        title={t("Nodes")}
+        sub={
+          !nodes.data
+            ? " "
+            : filtered
+              ? t("{n} match", { n: nodes.data.total })
+              : t("{n} with GPUs", { n: nodes.data.total })
+        }
       />
       <div class="filters">
-        <Search label="Find a node" value={name} onChange={(text) => setFilter("name", text)} />
+        <Search
+          label={t("Find a node")}
+          value={name}
+          onChange={(text) => setFilter("name", text)}
+        />
         <Choice
-          label="State"
+          label={t("State")}
           value={state as (typeof STATES)[number][0]}
           options={STATES}
           onChange={(value) => setFilter("state", value)}
@@ -78,11 +89,16 @@ export function NodesPage(props: { query: Record<string, string> }) {
         <FilterFields
           query={query}
           fields={[
-            { name: "model", label: "Model", any: "All models", options: meta?.models ?? [] },
-            { name: "source", label: "Source", any: "All sources", options: meta?.sources ?? [] },
-            { name: "rack", label: "Rack", any: "All racks", options: meta?.racks ?? [] },
-            { name: "team", label: "Team", any: "All teams", options: meta?.teams ?? [] },
-            { name: "user", label: "User", any: "All users", options: meta?.users ?? [] },
+            { name: "model", label: t("Model"), any: t("All models"), options: meta?.models ?? [] },
+            {
+              name: "source",
+              label: t("Source"),
+              any: t("All sources"),
+              options: meta?.sources ?? [],
+            },
+            { name: "rack", label: t("Rack"), any: t("All racks"), options: meta?.racks ?? [] },
+            { name: "team", label: t("Team"), any: t("All teams"), options: meta?.teams ?? [] },
+            { name: "user", label: t("User"), any: t("All users"), options: meta?.users ?? [] },
           ]}
         />
         <Mine user={query["user"] ?? ""} />
@@ -95,10 +111,10 @@ export function NodesPage(props: { query: Record<string, string> }) {
               {rows.data.length ? (
                 <NodeTable rows={rows.data} sort={sort} sources={meta?.sources.length ?? 1} />
               ) : (
-                <Empty title={rows.total ? "No nodes on this page" : "No node matches"}>
+                <Empty title={rows.total ? t("No nodes on this page") : t("No node matches")}>
                   {rows.total
-                    ? "Go to an earlier page."
-                    : "Clear the search or choose another state or model."}
+                    ? t("Go to an earlier page.")
+                    : t("Clear the search or choose another state or model.")}
                 </Empty>
               )}
               <Pager
@@ -136,16 +152,16 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort; sources: number }) {
   const racks = props.rows.some((node) => node.rack) || props.sort.field === "rack";
   const sources = props.sources > 1;
   return (
-    <Table label="Nodes">
+    <Table label={t("Nodes")}>
       <thead>
         <tr>
-          <SortHead field="name" words="Node" {...head} />
-          <SortHead field="state" words="State" {...head} />
-          <SortHead field="free" words="GPUs" down {...head} />
-          <SortHead field="model" words="Model" {...head} />
-          {racks && <SortHead field="rack" words="Rack" {...head} />}
-          {sources && <SortHead field="source" words="Source" {...head} />}
-          <SortHead field="utilization" words="Utilization" down right {...head} />
+          <SortHead field="name" words={t("Node")} {...head} />
+          <SortHead field="state" words={t("State")} {...head} />
+          <SortHead field="free" words={t("GPUs")} down {...head} />
+          <SortHead field="model" words={t("Model")} {...head} />
+          {racks && <SortHead field="rack" words={t("Rack")} {...head} />}
+          {sources && <SortHead field="source" words={t("Source")} {...head} />}
+          <SortHead field="utilization" words={t("Utilization")} down right {...head} />
         </tr>
       </thead>
       <tbody>
@@ -186,7 +202,7 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort; sources: number }) {
 export function GpuSquares(props: { total: number; held: number }) {
   if (props.total > 16) return <span>{`${props.held} / ${props.total}`}</span>;
   return (
-    <span class="pips" role="img" aria-label={`${props.held} of ${props.total} GPUs allocated`}>
+    <span class="pips" role="img" aria-label={t("{held} of {total} GPUs allocated", props)}>
       {Array.from({ length: props.total }, (_, place) => (
         <span key={place} class={place < props.held ? "on" : ""} />
       ))}

@@ -1,6 +1,8 @@
 // The command palette: find pages, nodes, workloads and claims, and go there.
 import { useEffect, useState } from "preact/hooks";
 import type { ClaimPage, NodePage, WorkloadPage } from "../api/types";
+import { kindText, stateText } from "../i18n/states";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { clusterNow, link } from "../state/route";
 import { Dialog } from "../ui/dialog";
@@ -42,10 +44,10 @@ export function Palette(props: { pages: Destination[]; onClose: () => void }) {
     event.preventDefault();
   };
   return (
-    <Dialog label="Search" class="palette" onClose={props.onClose}>
+    <Dialog label={t("Search")} class="palette" onClose={props.onClose}>
       <label class="search">
         <Icon name="search" />
-        <span class="sr">Find a page, node, workload or claim</span>
+        <span class="sr">{t("Find a page, node, workload or claim")}</span>
         <input
           type="text"
           list={undefined}
@@ -53,7 +55,7 @@ export function Palette(props: { pages: Destination[]; onClose: () => void }) {
           aria-expanded="true"
           aria-controls="palette-list"
           aria-activedescendant={found[at] ? `palette-${at}` : undefined}
-          placeholder="Find a page, node, workload or claim"
+          placeholder={t("Find a page, node, workload or claim")}
           value={text}
           autofocus
           onInput={(event) => {
@@ -63,7 +65,7 @@ export function Palette(props: { pages: Destination[]; onClose: () => void }) {
           onKeyDown={onKey}
         />
       </label>
-      <ul class="palette-list" id="palette-list" role="listbox" aria-label="Results">
+      <ul class="palette-list" id="palette-list" role="listbox" aria-label={t("Results")}>
         {found.map((destination, place) => (
           <li
             key={destination.key}
@@ -79,7 +81,9 @@ export function Palette(props: { pages: Destination[]; onClose: () => void }) {
           </li>
         ))}
       </ul>
-      {!found.length && <p class="muted small palette-none">Nothing has “{query}” in its name.</p>}
+      {!found.length && (
+        <p class="muted small palette-none">{t("Nothing has “{query}” in its name.", { query })}</p>
+      )}
     </Dialog>
   );
 }
@@ -98,7 +102,8 @@ function useDestinations(query: string, pages: Destination[]): Destination[] {
     { keep: true },
   );
   const claims = useResource<ClaimPage>("api/claims", { cluster, pageSize: CLAIMS });
-  const matching = pages.filter((page) => includes(page.name, query));
+  // The English name of a page finds it in every language.
+  const matching = pages.filter((page) => includes(`${page.name} ${page.key}`, query));
   if (!query) return matching;
   return [
     ...matching,
@@ -113,7 +118,7 @@ function useDestinations(query: string, pages: Destination[]): Destination[] {
       key: `workload ${workload.uid}`,
       icon: "workloads" as const,
       name: workload.name,
-      note: `${workload.kind} in ${workload.namespace || "no namespace"} · ${workload.status}`,
+      note: `${kindText(workload)} · ${stateText(workload.status)}`,
       href: link(["workloads", workload.uid]),
     })),
     ...(claims.data?.data ?? [])
@@ -123,7 +128,7 @@ function useDestinations(query: string, pages: Destination[]): Destination[] {
         key: `claim ${claim.namespace}/${claim.name}`,
         icon: "scheduling" as const,
         name: claim.name,
-        note: `GpuClaim in ${claim.namespace} · ${claim.phase || "Pending"}`,
+        note: `${kindText({ kind: "GpuClaim", ...claim })} · ${stateText(claim.phase || "Pending")}`,
         href: link(["scheduling"], { claim: `${claim.namespace}/${claim.name}` }),
       })),
   ];

@@ -1,4 +1,6 @@
 // Time ranges of the aggregation API: whole hours, and days in the chosen time zone.
+import { locale } from "../i18n/language";
+import { t } from "../i18n/text";
 import type { Zone } from "../state/session";
 
 const HOUR = 3_600_000;
@@ -60,9 +62,9 @@ export function daysBefore(days: Days): Days {
 /** Return what is wrong with days; empty if they are fine. */
 export function problemOf(days: Days): string {
   if (Number.isNaN(Date.parse(days.first)) || Number.isNaN(Date.parse(days.last)))
-    return "Enter both days.";
-  if (days.first > days.last) return "The last day is before the first.";
-  return lengthOf(days) > MOST_DAYS ? `Choose at most ${MOST_DAYS} days.` : "";
+    return t("Enter both days.");
+  if (days.first > days.last) return t("The last day is before the first.");
+  return lengthOf(days) > MOST_DAYS ? t("Choose at most {days} days.", { days: MOST_DAYS }) : "";
 }
 
 /** Return the last `days` days including today. */
@@ -93,7 +95,7 @@ export function spanOf(days: Days, zone: Zone = "UTC"): { start_time: string; en
 
 /** Format days: 9–15 Nov 2026. */
 export function formatDays(days: Days): string {
-  const format = new Intl.DateTimeFormat("en-GB", {
+  const format = new Intl.DateTimeFormat(locale, {
     day: "numeric",
     month: "short",
     year: "numeric",

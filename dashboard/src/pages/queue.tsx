@@ -1,12 +1,14 @@
 // Queue page: what waits for GPUs, in order, when each unit is expected to start, and the GpuQueues.
 import type { QueueList, QueuePage as Units } from "../api/types";
+import { periodText } from "../i18n/states";
+import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { useSession } from "../state/session";
-import { NONE, count, decimal, moment, percent, span } from "../ui/format";
+import { NONE, count, decimal, list, moment, percent, span } from "../ui/format";
 import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
 import { Table } from "../ui/table";
 
-const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
+const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const MOST_UNITS = 200;
 
 export function QueuePage(props: { query: Record<string, string> }) {
@@ -21,36 +23,43 @@ export function QueuePage(props: { query: Record<string, string> }) {
   return (
     <>
       <PageHead
-        title="Queue"
+        title={t("Queue")}
         sub={
           waiting === undefined
             ? " "
-            : `${count(waiting)} ${waiting === 1 ? "unit waits" : "units wait"} for GPUs; a unit is a pod or a gang`
+            : plural(
+                waiting,
+                "{n} unit waits for GPUs; a unit is a pod or a gang",
+                "{n} units wait for GPUs; a unit is a pod or a gang",
+              )
         }
       />
       <div class="grid">
-        <Card title="In order" note="expected starts with 90% intervals" flush>
+        <Card title={t("In order")} note={t("expected starts with 90% intervals")} flush>
           <Loaded of={units} missing={UNAVAILABLE} lines={6}>
             {(data) =>
               data.data.length ? (
                 <UnitTable units={data.data} />
               ) : (
-                <Empty title="Nothing waits">Every pod that requests GPUs has them.</Empty>
+                <Empty title={t("Nothing waits")}>
+                  {t("Every pod that requests GPUs has them.")}
+                </Empty>
               )
             }
           </Loaded>
         </Card>
       </div>
       <div class="grid">
-        <Card title="GpuQueues" note="guarantees, shares and budgets" flush>
+        <Card title={t("GpuQueues")} note={t("guarantees, shares and budgets")} flush>
           <Loaded of={queues} missing={UNAVAILABLE}>
             {(data) =>
               data.data.length ? (
                 <QueueTable queues={data.data} />
               ) : (
-                <Empty title="No GpuQueues">
-                  All namespaces share one queue. GpuQueues give teams guarantees, shares and
-                  budgets.
+                <Empty title={t("No GpuQueues")}>
+                  {t(
+                    "All namespaces share one queue. GpuQueues give teams guarantees, shares and budgets.",
+                  )}
                 </Empty>
               )
             }
@@ -71,16 +80,15 @@ function UnitTable(props: { units: Unit[] }) {
   const last = Math.max(now + 3_600_000, ...ends);
   return (
     <>
-      <Table label="Waiting units">
+      <Table label={t("Waiting units")}>
         <thead>
           <tr>
-            <th class="right">Position</th>
-            <th>Unit</th>
-            <th>Waits for</th>
-            <th>Expected start</th>
+            <th class="right">{t("Position")}</th>
+            <th>{t("Unit")}</th>
+            <th>{t("Waits for")}</th>
+            <th>{t("Expected start")}</th>
             <th class="timeline-head">
-              <span>now</span>
-              <span>{moment(last, zone)}</span>
+              <span>{t("now")}</span> <span>{moment(last, zone)}</span>
             </th>
           </tr>
         </thead>
@@ -95,7 +103,11 @@ function UnitTable(props: { units: Unit[] }) {
               <td class="words">{unit.estimate.waitsFor}</td>
               <td>
                 {unit.estimate.expectedStart
-                  ? `in ${span(Math.max(0, (Date.parse(unit.estimate.expectedStart) - now) / 1000))}`
+                  ? t("in {time}", {
+                      time: span(
+                        Math.max(0, (Date.parse(unit.estimate.expectedStart) - now) / 1000),
+                      ),
+                    })
                   : NONE}
               </td>
               <td class="timeline">
@@ -106,7 +118,9 @@ function UnitTable(props: { units: Unit[] }) {
         </tbody>
       </Table>
       {props.units.length > shown.length && (
-        <p class="muted small">and {count(props.units.length - shown.length)} more</p>
+        <p class="muted small">
+          {t("and {more} more", { more: props.units.length - shown.length })}
+        </p>
       )}
     </>
   );
@@ -116,7 +130,7 @@ function UnitTable(props: { units: Unit[] }) {
 function Interval(props: { unit: Unit; now: number; last: number }) {
   const { earliestStart, latestStart, expectedStart } = props.unit.estimate;
   if (!earliestStart || !latestStart || !expectedStart)
-    return <span class="muted small">not known</span>;
+    return <span class="muted small">{t("not known")}</span>;
   const share = (text: string) =>
     Math.min(1, Math.max(0, (Date.parse(text) - props.now) / (props.last - props.now)));
   const [from, to, at] = [share(earliestStart), share(latestStart), share(expectedStart)];
@@ -131,21 +145,28 @@ function Interval(props: { unit: Unit; now: number; last: number }) {
   );
 }
 
+function budgetText(budget: { percent: number; period: string }): string {
+  return t("{percent}% of {period}", {
+    percent: budget.percent,
+    period: periodText(budget.period),
+  });
+}
+
 function QueueTable(props: { queues: QueueList["data"] }) {
   return (
-    <Table label="GpuQueues">
+    <Table label={t("GpuQueues")}>
       <thead>
         <tr>
-          <th>Queue</th>
-          <th class="right">Used</th>
-          <th class="right">Guaranteed</th>
-          <th class="right">Borrowed</th>
-          <th class="right">Limit</th>
-          <th class="right">Pending</th>
-          <th class="right">Weight</th>
-          <th class="right">Share of recent use</th>
-          <th>Budget</th>
-          <th>State</th>
+          <th>{t("Queue")}</th>
+          <th class="right">{t("Used")}</th>
+          <th class="right">{t("Guaranteed")}</th>
+          <th class="right">{t("Borrowed")}</th>
+          <th class="right">{t("Limit")}</th>
+          <th class="right">{t("Pending")}</th>
+          <th class="right">{t("Weight")}</th>
+          <th class="right">{t("Share of recent use")}</th>
+          <th>{t("Budget")}</th>
+          <th>{t("State")}</th>
         </tr>
       </thead>
       <tbody>
@@ -153,7 +174,7 @@ function QueueTable(props: { queues: QueueList["data"] }) {
           <tr key={queue.name}>
             <td class="name">
               {queue.name}
-              <div class="muted small">{queue.namespaces.join(", ") || queue.parent}</div>
+              <div class="muted small">{list(queue.namespaces) || queue.parent}</div>
             </td>
             <td class="right">{decimal(queue.used)}</td>
             <td class="right">{count(queue.guaranteed)}</td>
@@ -162,7 +183,7 @@ function QueueTable(props: { queues: QueueList["data"] }) {
             <td class="right">{decimal(queue.pending)}</td>
             <td class="right">{count(queue.weight)}</td>
             <td class="right">{percent(queue.share)}</td>
-            <td>{queue.budget ? `${queue.budget.percent}% of ${queue.budget.period}` : NONE}</td>
+            <td>{queue.budget ? budgetText(queue.budget) : NONE}</td>
             <td class="words">
               {queue.conditions
                 .filter((condition) => condition.status === "False")

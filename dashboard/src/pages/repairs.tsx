@@ -1,8 +1,9 @@
 // Repairs of nodes: what happens now, the steps, earlier faults, and all faults over time.
 import type { RepairPage } from "../api/types";
+import { t } from "../i18n/text";
 import { link } from "../state/route";
 import { useSession } from "../state/session";
-import { NONE, count, moment, span } from "../ui/format";
+import { NONE, count, dayAndMonth, list, moment, span } from "../ui/format";
 import { Ago, Badge, Card, type Tone } from "../ui/components";
 import { NodeActions, OperatorNote } from "./node_actions";
 import { Table } from "../ui/table";
@@ -20,16 +21,16 @@ export function Repairs(props: {
   changes: { cluster: string | undefined; onDone: () => void } | undefined;
 }) {
   return (
-    <Table label="Repairs">
+    <Table label={t("Repairs")}>
       <thead>
         <tr>
-          <th>Node</th>
-          <th>Phase</th>
-          <th>Cause</th>
-          <th>Now</th>
-          <th>Since</th>
-          <th class="right">Earlier faults</th>
-          {props.changes && <th>Actions</th>}
+          <th>{t("Node")}</th>
+          <th>{t("Phase")}</th>
+          <th>{t("Cause")}</th>
+          <th>{t("Now")}</th>
+          <th>{t("Since")}</th>
+          <th class="right">{t("Earlier faults")}</th>
+          {props.changes && <th>{t("Actions")}</th>}
         </tr>
       </thead>
       <tbody>
@@ -73,7 +74,7 @@ function Steps(props: { repair: Repair }) {
   if (!steps.length) return null;
   return (
     <details class="small">
-      <summary>{props.repair.steps.length ? "Steps" : "Steps of the last repair"}</summary>
+      <summary>{props.repair.steps.length ? t("Steps") : t("Steps of the last repair")}</summary>
       <ol class="steps">
         {steps.map((step, number) => (
           <li key={number}>{step}</li>
@@ -102,8 +103,11 @@ export function FaultTimeline(props: { page: RepairPage }) {
   if (!rows.length) return null;
   return (
     <div class="grid">
-      <Card title="Faults by node" note={`last ${DAYS} days, from the fault until the return`}>
-        <figure class="gantt faults" aria-label="Faults of each node over time">
+      <Card
+        title={t("Faults by node")}
+        note={t("last {days} days, from the fault until the return", { days: DAYS })}
+      >
+        <figure class="gantt faults" aria-label={t("Faults of each node over time")}>
           <div class="gantt-rows">
             {rows.map((row) => (
               <div class="gantt-row" key={row.node}>
@@ -116,7 +120,11 @@ export function FaultTimeline(props: { page: RepairPage }) {
                       key={bar.from}
                       class={`gantt-bar ${bar.open ? "s-faulty" : "s-repaired"}`}
                       style={{ left: `${bar.left}%`, width: `${bar.width}%` }}
-                      title={`${bar.cause}: ${moment(bar.from, zone)}, ${span((bar.to - bar.from) / 1000)}${bar.open ? ", open" : ""}`}
+                      title={list([
+                        `${bar.cause}: ${moment(bar.from, zone)}`,
+                        span((bar.to - bar.from) / 1000),
+                        ...(bar.open ? [t("open")] : []),
+                      ])}
                     >
                       {bar.width > 6 ? bar.cause : ""}
                     </span>
@@ -128,7 +136,7 @@ export function FaultTimeline(props: { page: RepairPage }) {
           <div class="gantt-axis muted small num" aria-hidden="true">
             {Array.from({ length: TICKS }, (_, tick) => (
               <span key={tick}>
-                {moment(start + ((end - start) * tick) / (TICKS - 1), zone).split(",")[0]}
+                {dayAndMonth(start + ((end - start) * tick) / (TICKS - 1), zone)}
               </span>
             ))}
           </div>

@@ -1,7 +1,7 @@
 // Turn a usage report into table rows and chart lines. The server computes both from the same sums.
 import type { Report, ReportRow } from "../api/types";
 import type { Line } from "../charts/align";
-import { count } from "../ui/format";
+import { t } from "../i18n/text";
 
 /** Return the rows with allocated hours: groups, others combined, and unattributed. */
 export function allocatedRows(report: Report): ReportRow[] {
@@ -15,13 +15,9 @@ export function coverageText(report: Report): string {
   const { hours_accounted: hours, hours_in_period: all } = report;
   if (hours >= all) return "";
   const tenths = Math.floor(hours * 10 + 1e-6);
-  const text =
-    hours > 0 && !tenths ? "less than 0.1" : count(Math.floor(tenths / 10)) + fraction(tenths % 10);
-  return `${text} of ${count(all)} hours observed`;
-}
-
-function fraction(tenths: number): string {
-  return tenths ? `.${tenths}` : "";
+  return hours > 0 && !tenths
+    ? t("less than {hours} of {all} hours observed", { hours: 0.1, all })
+    : t("{hours} of {all} hours observed", { hours: tenths / 10, all });
 }
 
 /** What a chart shows over time. */
@@ -40,7 +36,7 @@ export function stackedLines(report: Report, quantity: Quantity = "hours"): Line
   const times = series.times.map((time) => Date.parse(time));
   const named = new Set<string>();
   return series.lines.map((line) => {
-    const plain = line.row === "others" ? "all others" : line.name || "none";
+    const plain = line.row === "others" ? t("all others") : line.name || t("none");
     const names = [plain, `${line.namespace}/${plain}`, `${line.namespace}/${plain} ${line.uid}`];
     const name = names.find((each) => !named.has(each)) ?? plain;
     named.add(name);

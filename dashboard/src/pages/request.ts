@@ -1,5 +1,6 @@
 // What a workload has or, while it waits, requests.
-import { shortModel } from "../ui/format";
+import { t } from "../i18n/text";
+import { list, shortModel } from "../ui/format";
 
 interface Requesting {
   status: string;
@@ -25,11 +26,11 @@ export function modelsOf(workload: Requesting): string {
   const names = isWaiting(workload)
     ? workload.gpuModelRequested.split(", ").filter(Boolean)
     : Object.keys(workload.gpuAllocation);
-  return names.map(shortModel).join(", ");
+  return list(names.map(shortModel));
 }
 
 /** Return the words before a duration: "Waiting for", "Running for", "Ran for". */
 export function durationLabel(status: string, ended: boolean): string {
-  if (ended) return "Ran for";
-  return status === "Pending" ? "Waiting for" : "Running for";
+  if (ended) return t("Ran for");
+  return status === "Pending" ? t("Waiting for") : t("Running for");
 }

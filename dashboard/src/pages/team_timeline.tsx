@@ -2,12 +2,13 @@
 import type { FleetOccupancy, OccupyingWorkload, WorkloadMetadata } from "../api/types";
 import { teamColours } from "../charts/colours";
 import { ShareAxis, useDrag } from "../charts/gantt";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { rangeName, useRange, zoomTo, type Range } from "../state/range";
 import { link } from "../state/route";
 import { Card, Empty, Loaded } from "../ui/components";
 import { ClearFilters, FilterFields } from "../ui/filters";
-import { count, decimal, span } from "../ui/format";
+import { decimal, list, span } from "../ui/format";
 import { RangeChoice } from "../ui/range";
 
 const FEW = 8;
@@ -37,22 +38,27 @@ export function TeamTimeline(props: {
         <FilterFields
           query={query}
           fields={[
-            { name: "team", label: "Team", any: "All teams", options: props.meta?.teams ?? [] },
+            {
+              name: "team",
+              label: t("Team"),
+              any: t("All teams"),
+              options: props.meta?.teams ?? [],
+            },
           ]}
         />
         <ClearFilters query={query} names={["team"]} />
       </div>
       <Card
-        title="GPUs held"
-        note="by team and workload"
+        title={t("GPUs held")}
+        note={t("by team and workload")}
         aside={<RangeChoice query={{ span: "24h", ...query }} range={range} />}
       >
-        <Loaded of={occupancy} missing="This server has no history of allocations" lines={8}>
+        <Loaded of={occupancy} missing={t("This server has no history of allocations")} lines={8}>
           {(data) =>
             data.teams.length ? (
               <Teams occupancy={data} range={range} />
             ) : (
-              <Empty icon="clock" title="No GPU was held in this time range" />
+              <Empty icon="clock" title={t("No GPU was held in this time range")} />
             )
           }
         </Loaded>
@@ -69,14 +75,16 @@ function Teams(props: { occupancy: FleetOccupancy; range: Range }) {
     zoomTo(start + from * (end - start), start + to * (end - start)),
   );
   return (
-    <figure class="gantt wide" aria-label="GPUs of each team over time">
+    <figure class="gantt wide" aria-label={t("GPUs of each team over time")}>
       <div class="gantt-rows" {...drag.handlers}>
         {teams.map((each) => (
           <section key={each.team}>
             <h3 class="gantt-team">
               <span class="swatch" style={{ background: colours.get(each.team) ?? "" }} />
-              {each.team || "no team"}{" "}
-              <span class="muted small num">{decimal(each.gpuHours)} GPU hours</span>
+              {each.team || t("no team")}{" "}
+              <span class="muted small num">
+                {t("{hours} GPU hours", { hours: decimal(each.gpuHours) })}
+              </span>
             </h3>
             {each.workloads.map((workload) => (
               <Row
@@ -88,7 +96,7 @@ function Teams(props: { occupancy: FleetOccupancy; range: Range }) {
             ))}
             {each.more > 0 && (
               <p class="muted small gantt-more">
-                and <a href={moreHref(each.team)}>{count(each.more)} more</a>
+                <a href={moreHref(each.team)}>{t("and {more} more", { more: each.more })}</a>
               </p>
             )}
           </section>
@@ -107,7 +115,7 @@ function Teams(props: { occupancy: FleetOccupancy; range: Range }) {
       <ShareAxis start={start} end={end} />
       {truncated && (
         <p class="muted small">
-          Workloads that ended first are not shown. Choose a shorter range or a team.
+          {t("Workloads that ended first are not shown. Choose a shorter range or a team.")}
         </p>
       )}
     </figure>
@@ -134,7 +142,14 @@ function Row(props: { workload: OccupyingWorkload; range: Range; colour: string 
       <div class="gantt-line">
         {workload.parts.map((part) => {
           const ends = part.end || until;
-          const text = `${workload.name}, ${decimal(part.gpus)} GPUs for ${span(ends - part.start)}${part.end ? "" : " so far"}${workload.user && `, ${workload.user}`}`;
+          const held = {
+            name: list([workload.name, workload.user].filter(Boolean)),
+            gpus: t("{n} GPUs", { n: decimal(part.gpus) }),
+            time: span(ends - part.start),
+          };
+          const text = part.end
+            ? t("{name}, {gpus}, for {time}", held)
+            : t("{name}, {gpus}, for {time} so far", held);
           const left = share(part.start);
           return (
             <a
@@ -152,7 +167,7 @@ function Row(props: { workload: OccupyingWorkload; range: Range; colour: string 
                 background: props.colour,
               }}
             >
-              {part.gpus === most ? `${decimal(part.gpus, 0)} GPUs` : ""}
+              {part.gpus === most ? t("{n} GPUs", { n: decimal(part.gpus, 0) }) : ""}
             </a>
           );
         })}

@@ -1,17 +1,18 @@
 // The curves of training: their titles, order and formats, and how runs are aligned to compare them.
 import type { TrainingRow } from "../api/types";
 import type { Format } from "../charts/plot";
+import { t } from "../i18n/text";
 import { short } from "../ui/format";
 
 export const TITLES: Record<string, string> = {
-  loss: "Loss",
-  tokens_per_second: "Tokens per second",
+  loss: t("Loss"),
+  tokens_per_second: t("Tokens per second"),
   mfu: "MFU",
   tflops: "TFLOPS",
   TFLOPS: "TFLOPS",
   MFU: "MFU",
-  learning_rate: "Learning rate",
-  grad_norm: "Gradient norm",
+  learning_rate: t("Learning rate"),
+  grad_norm: t("Gradient norm"),
 };
 const ORDER = Object.keys(TITLES);
 /** The step counter; not drawn as a curve of its own. */

@@ -1,6 +1,7 @@
 // Workloads with idle allocated GPUs, most wasteful first.
 import { addressOf } from "../api/client";
 import type { WastePage } from "../api/types";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { useSession } from "../state/session";
@@ -33,8 +34,8 @@ export function Waste(props: {
   return (
     <div class="grid">
       <Card
-        title="Idle while allocated"
-        note="allocated GPU hours with a utilization below 5%, most idle first"
+        title={t("Idle while allocated")}
+        note={t("allocated GPU hours with a utilization below 5%, most idle first")}
         flush
         csv={addressOf(WASTE, { ...params, page_size: 1000 })}
       >
@@ -53,7 +54,7 @@ export function Waste(props: {
                 />
               </>
             ) : (
-              <Empty title="No idle allocations" />
+              <Empty title={t("No idle allocations")} />
             )
           }
         </Loaded>
@@ -65,17 +66,17 @@ export function Waste(props: {
 function WasteTable(props: { page: WastePage; priced: boolean; currency: string | undefined }) {
   const metered = props.page.data.some((row) => row.energy_kwh !== null);
   return (
-    <Table label="Idle while allocated">
+    <Table label={t("Idle while allocated")}>
       <thead>
         <tr>
-          <th>Workload</th>
-          <th>Namespace</th>
-          <th>Kind</th>
-          <th class="right">Idle GPU hours</th>
-          <th class="right">Idle share of allocated</th>
-          <th class="right">Utilization</th>
-          {metered && <th class="right">Energy (kWh)</th>}
-          {props.priced && <th class="right">{withUnit("Idle cost", props.currency)}</th>}
+          <th>{t("Workload")}</th>
+          <th>{t("Namespace")}</th>
+          <th>{t("Kind")}</th>
+          <th class="right">{t("Idle GPU hours")}</th>
+          <th class="right">{t("Idle share of allocated")}</th>
+          <th class="right">{t("Utilization")}</th>
+          {metered && <th class="right">{t("Energy (kWh)")}</th>}
+          {props.priced && <th class="right">{withUnit(t("Idle cost"), props.currency)}</th>}
         </tr>
       </thead>
       <tbody>

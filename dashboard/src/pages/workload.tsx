@@ -2,6 +2,8 @@
 import { useMemo } from "preact/hooks";
 import type { Graph, HierarchyItem, TrainingRow, WorkloadDetail } from "../api/types";
 import { Lines } from "../charts/lines";
+import { kindText } from "../i18n/states";
+import { rich, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { rangeName, useRange, zoomTo, type Range, type Run } from "../state/range";
 import { link } from "../state/route";
@@ -27,9 +29,9 @@ export function WorkloadPage(props: { uid: string; query: Record<string, string>
   return (
     <>
       <a class="crumb" href={link(["workloads"])}>
-        <Icon name="left" /> Workloads
+        <Icon name="left" /> {t("Workloads")}
       </a>
-      <Loaded of={workload} missing="No such workload in this cluster" lines={8}>
+      <Loaded of={workload} missing={t("No such workload in this cluster")} lines={8}>
         {(data) => <Detail workload={data} query={props.query} />}
       </Loaded>
     </>
@@ -49,8 +51,10 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
           </span>
         }
         sub={[
-          `${workload.kind} in ${workload.namespace || "no namespace"}`,
-          workload.team && workload.team !== workload.namespace && `team ${workload.team}`,
+          kindText(workload),
+          workload.team &&
+            workload.team !== workload.namespace &&
+            t("team {team}", { team: workload.team }),
           workload.user,
           workload.source,
         ]
@@ -58,14 +62,14 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
           .join(" · ")}
       >
         <a class="button" href={link(["compare"], { runs: workload.uid })}>
-          Compare
+          {t("Compare")}
         </a>
         <FollowButton uid={workload.uid} name={workload.name} />
       </PageHead>
       {waiting && <ClaimsOf workload={workload} cluster={query["cluster"]} waiting />}
       {workload.waitingReason && !(waiting && workload.claims?.length) && (
         <div class="grid">
-          <Card title="Why it waits">
+          <Card title={t("Why it waits")}>
             <p class="words">{workload.waitingReason}</p>
           </Card>
         </div>
@@ -88,10 +92,10 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         </div>
       )}
       <div class="grid two">
-        <Card title="Labels">
+        <Card title={t("Labels")}>
           <KeyValues of={workload.labels} />
         </Card>
-        <Card title="Annotations">
+        <Card title={t("Annotations")}>
           <KeyValues of={workload.annotations} />
         </Card>
       </div>
@@ -121,24 +125,26 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
   return (
     <div class="grid stats">
       <Stat
-        label={waiting ? "Requested GPUs" : running ? "Allocated GPUs" : "Last allocated GPUs"}
+        label={
+          waiting ? t("Requested GPUs") : running ? t("Allocated GPUs") : t("Last allocated GPUs")
+        }
         value={count(gpusOf(workload))}
-        sub={modelsOf(workload) || (waiting ? "any model" : "none")}
+        sub={modelsOf(workload) || (waiting ? t("any model") : t("none"))}
       />
       <Stat
-        label="Current utilization"
+        label={t("Current utilization")}
         value={percent(mean)}
-        sub={read.length ? "mean over its GPUs" : "no readings"}
+        sub={read.length ? t("mean over its GPUs") : t("no readings")}
       />
       <Stat
-        label="Idle while allocated"
+        label={t("Idle while allocated")}
         value={read.length ? count(idle) : "–"}
         sub={
           read.length
             ? idle
-              ? `GPUs below 5%: ${percent(idle / read.length)} of its GPUs`
-              : "all GPUs in use"
-            : "no readings"
+              ? t("GPUs below 5%: {share} of its GPUs", { share: percent(idle / read.length) })
+              : t("all GPUs in use")
+            : t("no readings")
         }
       />
       <div class="card stat">
@@ -147,13 +153,9 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
           {workload.startTime ? span((workload.endTime || now) - workload.startTime) : "–"}
         </span>
         <span class="stat-sub">
-          {workload.startTime ? (
-            <>
-              since <When at={workload.startTime * 1000} />
-            </>
-          ) : (
-            "not started"
-          )}
+          {workload.startTime
+            ? rich("since {time}", { time: <When at={workload.startTime * 1000} /> })
+            : t("not started")}
         </span>
       </div>
     </div>
@@ -184,8 +186,8 @@ function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, stri
   );
   return (
     <Card
-      title="GPUs over time"
-      note="one line for each GPU"
+      title={t("GPUs over time")}
+      note={t("one line for each GPU")}
       aside={<RangeChoice query={query} range={range} run={workload.startTime > 0} />}
     >
       <Loaded of={graphs} lines={6}>
@@ -204,7 +206,7 @@ function Training(props: { workload: WorkloadDetail; query: Record<string, strin
     { every: 60_000, same: `training ${rangeName(query)}` },
   );
   return (
-    <Card title="Training">
+    <Card title={t("Training")}>
       <Loaded of={rows} lines={4}>
         {(data) => <Curves rows={data} range={range} />}
       </Loaded>
@@ -229,8 +231,10 @@ function Curves(props: { rows: TrainingRow[]; range: Range }) {
   }, [props.rows]);
   if (!curves.length) {
     return (
-      <Empty icon="usage" title="No training metrics in this time range">
-        Jobs report loss and throughput by pushing them, through Prometheus, or in their logs.
+      <Empty icon="usage" title={t("No training metrics in this time range")}>
+        {t(
+          "Jobs report loss and throughput by pushing them, through Prometheus, or in their logs.",
+        )}
       </Empty>
     );
   }
@@ -241,7 +245,7 @@ function Curves(props: { rows: TrainingRow[]; range: Range }) {
           <h3>{TITLES[curve.name] ?? curve.name}</h3>
           <Lines
             lines={curve.lines}
-            label={curve.name}
+            label={TITLES[curve.name] ?? curve.name}
             height={170}
             from={props.range.start}
             to={props.range.end}
@@ -262,7 +266,7 @@ function Tree(props: { workload: WorkloadDetail; query: Record<string, string> }
     { every: 30_000, on: ["workload"] },
   );
   return (
-    <Card title="Hierarchy">
+    <Card title={t("Hierarchy")}>
       <Loaded of={tree}>
         {(root) => (
           <div class="tree">
@@ -292,7 +296,9 @@ function Branch(props: { item: HierarchyItem }) {
             <Branch key={child.uid} item={child} />
           ))}
           {item.children.length > MOST_CHILDREN && (
-            <li class="muted small">and {item.children.length - MOST_CHILDREN} more</li>
+            <li class="muted small">
+              {t("and {more} more", { more: item.children.length - MOST_CHILDREN })}
+            </li>
           )}
         </ul>
       )}
@@ -303,13 +309,13 @@ function Branch(props: { item: HierarchyItem }) {
 function Pods(props: { workload: WorkloadDetail }) {
   const { pods } = props.workload;
   return (
-    <Card title="Pods" note={count(pods.length)} flush>
+    <Card title={t("Pods")} note={count(pods.length)} flush>
       {pods.length ? (
-        <Table label="Pods">
+        <Table label={t("Pods")}>
           <thead>
             <tr>
-              <th>Pod</th>
-              <th>Node</th>
+              <th>{t("Pod")}</th>
+              <th>{t("Node")}</th>
             </tr>
           </thead>
           <tbody>
@@ -320,7 +326,7 @@ function Pods(props: { workload: WorkloadDetail }) {
                   {pod.nodeName ? (
                     <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a>
                   ) : (
-                    <span class="muted">waiting</span>
+                    <span class="muted">{t("waiting")}</span>
                   )}
                 </td>
               </tr>
@@ -328,7 +334,7 @@ function Pods(props: { workload: WorkloadDetail }) {
           </tbody>
         </Table>
       ) : (
-        <Empty title="No pods" />
+        <Empty title={t("No pods")} />
       )}
     </Card>
   );

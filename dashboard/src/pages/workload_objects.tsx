@@ -1,6 +1,7 @@
 // Events, logs and the manifest of a workload on Kubernetes, if Kubernetes lets the caller read them.
 import { useState } from "preact/hooks";
 import type { Log, Manifest, WorkloadDetail, WorkloadEvent } from "../api/types";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { setQuery } from "../state/route";
 import { Ago, Badge, Card, Choice, Empty, Loaded, Select } from "../ui/components";
@@ -8,10 +9,11 @@ import { count } from "../ui/format";
 import { Table } from "../ui/table";
 
 const TABS = [
-  ["events", "Events"],
-  ["logs", "Logs"],
+  ["events", t("Events")],
+  ["logs", t("Logs")],
   ["yaml", "YAML"],
 ] as const;
+const LINES = ["100", "500", "2000", "5000"];
 type Tab = (typeof TABS)[number][0];
 
 interface Props {
@@ -23,11 +25,11 @@ export function WorkloadObjects(props: Props) {
   const tab = TABS.find(([name]) => name === props.query["tab"])?.[0] ?? "events";
   return (
     <Card
-      title="Events, logs and YAML"
+      title={t("Events, logs and YAML")}
       flush={tab === "events"}
       aside={
         <Choice<Tab>
-          label="Show"
+          label={t("Show")}
           value={tab}
           options={TABS}
           onChange={(chosen) => setQuery({ tab: chosen === "events" ? undefined : chosen })}
@@ -52,17 +54,17 @@ function Events(props: Props) {
     { every: 20_000, on: ["workload"] },
   );
   return (
-    <Loaded of={events} missing="This server does not read events">
+    <Loaded of={events} missing={t("This server does not read events")}>
       {(rows) =>
         rows.length ? (
-          <Table label="Events">
+          <Table label={t("Events")}>
             <thead>
               <tr>
-                <th>Seen</th>
-                <th>Type</th>
-                <th>Reason</th>
-                <th>Object</th>
-                <th>Message</th>
+                <th>{t("Seen")}</th>
+                <th>{t("Type")}</th>
+                <th>{t("Reason")}</th>
+                <th>{t("Object")}</th>
+                <th>{t("Message")}</th>
               </tr>
             </thead>
             <tbody>
@@ -83,7 +85,9 @@ function Events(props: Props) {
             </tbody>
           </Table>
         ) : (
-          <Empty title="No events">Kubernetes deletes events after about an hour.</Empty>
+          <Empty title={t("No events")}>
+            {t("Kubernetes deletes events after about an hour.")}
+          </Empty>
         )
       }
     </Loaded>
@@ -100,41 +104,41 @@ function Logs(props: Props) {
     { cluster: props.query["cluster"], pod, container, lines },
     { every: 15_000, keep: true },
   );
-  if (!pods.length) return <Empty title="No pods" />;
+  if (!pods.length) return <Empty title={t("No pods")} />;
   return (
     <>
       <div class="filters">
         <Select
-          label="Pod"
+          label={t("Pod")}
           value={pod}
           options={pods.slice(0, 200)}
           onChange={(name) => setQuery({ pod: name })}
         />
         <Select
-          label="Lines"
+          label={t("Lines")}
           value={lines}
-          options={["100", "500", "2000", "5000"]}
+          options={LINES}
           words={Object.fromEntries(
-            ["100", "500", "2000", "5000"].map((each) => [each, `last ${each} lines`]),
+            LINES.map((each) => [each, t("last {n} lines", { n: Number(each) })]),
           )}
           onChange={setLines}
         />
         <input
           class="field"
-          aria-label="Container"
-          placeholder="Container"
+          aria-label={t("Container")}
+          placeholder={t("Container")}
           value={container}
           onChange={(event) => setContainer(event.currentTarget.value.trim())}
         />
       </div>
-      <Loaded of={log} missing="Kubernetes has no log of this pod" lines={8}>
+      <Loaded of={log} missing={t("Kubernetes has no log of this pod")} lines={8}>
         {(data) =>
           data.text ? (
-            <pre class="code" tabIndex={0} role="region" aria-label="Log">
+            <pre class="code" tabIndex={0} role="region" aria-label={t("Log")}>
               {data.text}
             </pre>
           ) : (
-            <Empty title="The log is empty" />
+            <Empty title={t("The log is empty")} />
           )
         }
       </Loaded>
@@ -147,7 +151,7 @@ function Yaml(props: Props) {
     cluster: props.query["cluster"],
   });
   return (
-    <Loaded of={manifest} missing="Kubernetes no longer has this object" lines={8}>
+    <Loaded of={manifest} missing={t("Kubernetes no longer has this object")} lines={8}>
       {(data) => (
         <pre class="code" tabIndex={0} role="region" aria-label="YAML">
           {data.yaml}

@@ -1,6 +1,8 @@
 // Workload list: filters in the URL, paged, newest first; or a time line by team.
 import { useEffect, useState } from "preact/hooks";
 import type { WorkloadMetadata, WorkloadPage, WorkloadRow } from "../api/types";
+import { stateText } from "../i18n/states";
+import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
@@ -26,10 +28,11 @@ import { TeamTimeline } from "./team_timeline";
 
 const NEWEST = "-start";
 const STATUSES = ["Running", "Pending", "Completed", "Failed", "Unknown"];
+const STATUS_WORDS = Object.fromEntries(STATUSES.map((each) => [each, stateText(each)]));
 const FILTERS = ["name", "namespace", "kind", "status", "source", "model", "team", "user"];
 const VIEWS = [
-  ["", "List"],
-  ["timeline", "Time line"],
+  ["", t("List")],
+  ["timeline", t("Time line")],
 ] as const;
 
 export function WorkloadsPage(props: { query: Record<string, string> }) {
@@ -45,17 +48,19 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
   return (
     <>
       <PageHead
-        title="Workloads"
+        title={t("Workloads")}
         sub={
           timeline
-            ? "GPUs that teams held over time"
+            ? t("GPUs that teams held over time")
             : total === null
               ? " "
-              : `${count(total)} ${filtered ? "match" : "that request or requested GPUs"}`
+              : filtered
+                ? t("{n} match", { n: total })
+                : t("{n} that request or requested GPUs", { n: total })
         }
       >
         <Choice
-          label="View"
+          label={t("View")}
           value={timeline ? "timeline" : ""}
           options={VIEWS}
           onChange={(view) => setQuery({ view: view || undefined, page: undefined }, true)}
@@ -95,7 +100,7 @@ function List(props: {
     <>
       <div class="filters">
         <Search
-          label="Find a workload"
+          label={t("Find a workload")}
           value={query["name"] ?? ""}
           onChange={(text) => setFilter("name", text)}
         />
@@ -104,21 +109,27 @@ function List(props: {
           fields={[
             {
               name: "namespace",
-              label: "Namespace",
-              any: "All namespaces",
+              label: t("Namespace"),
+              any: t("All namespaces"),
               options: meta?.namespaces ?? [],
             },
-            { name: "team", label: "Team", any: "All teams", options: meta?.teams ?? [] },
-            { name: "user", label: "User", any: "All users", options: meta?.users ?? [] },
-            { name: "kind", label: "Kind", any: "All kinds", options: meta?.kinds ?? [] },
-            { name: "status", label: "Status", any: "Any status", options: STATUSES },
+            { name: "team", label: t("Team"), any: t("All teams"), options: meta?.teams ?? [] },
+            { name: "user", label: t("User"), any: t("All users"), options: meta?.users ?? [] },
+            { name: "kind", label: t("Kind"), any: t("All kinds"), options: meta?.kinds ?? [] },
+            {
+              name: "status",
+              label: t("Status"),
+              any: t("Any status"),
+              options: STATUSES,
+              words: STATUS_WORDS,
+            },
             {
               name: "source",
-              label: "Source",
-              any: "All sources",
+              label: t("Source"),
+              any: t("All sources"),
               options: ["k8s", "slurm", "docker", "local"],
             },
-            { name: "model", label: "Model", any: "All models", options: meta?.models ?? [] },
+            { name: "model", label: t("Model"), any: t("All models"), options: meta?.models ?? [] },
           ]}
         />
         <Mine user={query["user"] ?? ""} />
@@ -129,7 +140,7 @@ function List(props: {
             href={link(["compare"], { runs: picked.join(",") })}
             aria-disabled={picked.length < 2}
           >
-            Compare {picked.length} {picked.length === 1 ? "run" : "runs"}
+            {plural(picked.length, "Compare {n} run", "Compare {n} runs")}
           </a>
         )}
       </div>
@@ -152,17 +163,17 @@ function List(props: {
                 <Empty
                   title={
                     data.total
-                      ? "No workloads on this page"
+                      ? t("No workloads on this page")
                       : filtered
-                        ? "No workload matches"
-                        : "No workloads yet"
+                        ? t("No workload matches")
+                        : t("No workloads yet")
                   }
                 >
                   {data.total
-                    ? "Go to an earlier page."
+                    ? t("Go to an earlier page.")
                     : filtered
-                      ? "Clear a filter to see more."
-                      : "Workloads that request a GPU appear here."}
+                      ? t("Clear a filter to see more.")
+                      : t("Workloads that request a GPU appear here.")}
                 </Empty>
               )}
               <Pager
@@ -192,19 +203,19 @@ function WorkloadTable(props: {
   const ended = props.rows.some((row) => row.endAt) || props.sort.field === "end";
   const sources = props.rows.some((row) => row.source !== "k8s");
   return (
-    <Table label="Workloads">
+    <Table label={t("Workloads")}>
       <thead>
         <tr>
-          <SortHead field="name" words="Workload" {...head} />
-          <SortHead field="status" words="Status" {...head} />
-          <SortHead field="gpus" words="GPUs" down right {...head} />
-          <SortHead field="model" words="Model" {...head} />
-          <SortHead field="kind" words="Kind" {...head} />
-          <SortHead field="team" words="Team" {...head} />
-          <SortHead field="user" words="User" {...head} />
-          <SortHead field="start" words="Started" down {...head} />
-          {ended && <SortHead field="end" words="Ended" down {...head} />}
-          <SortHead field="duration" words="Duration" down right {...head} />
+          <SortHead field="name" words={t("Workload")} {...head} />
+          <SortHead field="status" words={t("Status")} {...head} />
+          <SortHead field="gpus" words={t("GPUs")} down right {...head} />
+          <SortHead field="model" words={t("Model")} {...head} />
+          <SortHead field="kind" words={t("Kind")} {...head} />
+          <SortHead field="team" words={t("Team")} {...head} />
+          <SortHead field="user" words={t("User")} {...head} />
+          <SortHead field="start" words={t("Started")} down {...head} />
+          {ended && <SortHead field="end" words={t("Ended")} down {...head} />}
+          <SortHead field="duration" words={t("Duration")} down right {...head} />
         </tr>
       </thead>
       <tbody>
@@ -212,13 +223,13 @@ function WorkloadTable(props: {
           <tr key={row.uid} {...rowLink(link(["workloads", row.uid]))}>
             <td class="name">
               <div class="picked">
-                <label class="pick" title="Compare">
+                <label class="pick" title={t("Compare")}>
                   <input
                     type="checkbox"
                     checked={props.picked.includes(row.uid)}
                     onChange={() => props.onPick(row.uid)}
                   />
-                  <span class="sr">Compare {row.name}</span>
+                  <span class="sr">{t("Compare {name}", row)}</span>
                 </label>
                 <div class="line">
                   <a href={link(["workloads", row.uid])}>{row.name}</a>
@@ -232,7 +243,7 @@ function WorkloadTable(props: {
             </td>
             <td class="right">
               {count(gpusOf(row))}
-              {isWaiting(row) && <div class="muted small">requested</div>}
+              {isWaiting(row) && <div class="muted small">{t("requested")}</div>}
             </td>
             <td class="soft">{modelsOf(row) || NONE}</td>
             <td class="soft">
@@ -244,14 +255,21 @@ function WorkloadTable(props: {
             <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
             {ended && <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>}
             <td class="right">
-              {row.status === "Pending" && <span class="muted">waiting for </span>}
-              {row.startAt ? span((row.endAt || now) - row.startAt) : NONE}
+              <Duration row={row} now={now} />
             </td>
           </tr>
         ))}
       </tbody>
     </Table>
   );
+}
+
+function Duration(props: { row: WorkloadRow; now: number }) {
+  const { row, now } = props;
+  if (!row.startAt) return <>{NONE}</>;
+  const time = span((row.endAt || now) - row.startAt);
+  if (row.status !== "Pending") return <>{time}</>;
+  return <>{t("waiting for {time}", { time })}</>;
 }
 
 const SORTS = ["gpus", "name", "kind", "status", "model", "duration", "team", "user"];

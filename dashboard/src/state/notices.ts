@@ -1,5 +1,7 @@
 // What the bell tells: findings of agents, budgets that run out, and changes of followed workloads and namespaces.
 import type { Change, FindingPage, QueueList } from "../api/types";
+import { periodText, stateText } from "../i18n/states";
+import { t } from "../i18n/text";
 import { remember, rememberList, remembered, rememberedList } from "./storage";
 
 export interface Notice {
@@ -28,13 +30,16 @@ export function findingNotices(page: FindingPage | undefined): Notice[] {
     const worst = findings.find((each) => each.severity === "Unhealthy") ?? findings[0];
     const at = Math.max(...findings.map((each) => (each.since ? Date.parse(each.since) : 0)));
     const alone = findings.length === 1 && worst?.gpu != null;
-    const more = findings.length > 1 ? ` and ${findings.length - 1} more` : "";
+    const message = worst?.message ?? "";
     return {
       key: `finding ${node} ${findings.length} ${at}`,
       at,
       tone: worst?.severity === "Unhealthy" ? "bad" : "warn",
-      title: alone ? `GPU ${worst.gpu} of ${node}` : node,
-      text: `${worst?.message}${more}`,
+      title: alone ? t("GPU {gpu} of {node}", { gpu: worst.gpu ?? 0, node }) : node,
+      text:
+        findings.length > 1
+          ? t("{message} and {more} more", { message, more: findings.length - 1 })
+          : message,
       path: ["nodes", node],
     };
   });
@@ -55,8 +60,11 @@ export function budgetNotices(
         key,
         at: firstSeen(key),
         tone: level === 100 ? ("bad" as const) : ("warn" as const),
-        title: `Budget of queue ${queue.name}`,
-        text: `${budget.percent}% of this ${budget.period.toLowerCase()}'s budget is used.`,
+        title: t("Budget of queue {queue}", { queue: queue.name }),
+        text: t("{percent}% of this {period}'s budget is used.", {
+          percent: budget.percent,
+          period: periodText(budget.period).toLowerCase(),
+        }),
         path: ["queue"],
       },
     ];
@@ -74,7 +82,7 @@ export function jobNotices(changes: readonly Change[], followed: ReadonlySet<str
         at: change.at * 1000,
         tone,
         title: change.title,
-        text: change.now === "Running" ? "started" : change.now.toLowerCase(),
+        text: change.now === "Running" ? t("started") : stateText(change.now).toLowerCase(),
         path: ["workloads", change.name],
       },
     ];

@@ -1,6 +1,7 @@
 // The requests of the page that fail now, so that one message names them instead of one in each card.
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api/client";
+import { t } from "../i18n/text";
 
 export interface Problem {
   error: ApiError;
@@ -72,12 +73,13 @@ export function summarize(list: readonly Problem[]): Summary[] {
 }
 
 function remedyOf(status: number): string {
-  if (status === 0) return "Check your network or VPN, and whether the server runs.";
-  if (status === 400) return "Change or reset the filters of this page.";
-  if (status === 403) return "Ask an operator of gpufleet for the permission.";
-  if (status === 429) return "Too many requests at once; it works again in a moment.";
-  if (status === 503) return "The server waits for something it needs; it tries again by itself.";
-  return "If it stays, look for the trace in the log of the server.";
+  if (status === 0) return t("Check your network or VPN, and whether the server runs.");
+  if (status === 400) return t("Change or reset the filters of this page.");
+  if (status === 403) return t("Ask an operator of gpufleet for the permission.");
+  if (status === 429) return t("Too many requests at once; it works again in a moment.");
+  if (status === 503)
+    return t("The server waits for something it needs; it tries again by itself.");
+  return t("If it stays, look for the trace in the log of the server.");
 }
 
 /** Return whether the server can't be reached at all, and since when data is missing. */

@@ -1,14 +1,15 @@
 // The time range of the charts on a page, kept in the URL: a preset (`span=24h`), the whole run of a
 // workload (`span=run`) or any range in seconds (`from=…&to=…`).
 import { useEffect, useMemo, useState } from "preact/hooks";
+import { t } from "../i18n/text";
 import { setQuery } from "./route";
 
 export const PRESETS = [
-  ["1h", "1 h"],
-  ["6h", "6 h"],
-  ["24h", "24 h"],
-  ["7d", "7 d"],
-  ["30d", "30 d"],
+  ["1h", t("{n} h", { n: 1 })],
+  ["6h", t("{n} h", { n: 6 })],
+  ["24h", t("{n} h", { n: 24 })],
+  ["7d", t("{n} d", { n: 7 })],
+  ["30d", t("{n} d", { n: 30 })],
 ] as const;
 export type Span = (typeof PRESETS)[number][0] | "run";
 

@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useLive } from "../api/events";
 import type { FindingPage, Me, QueueList, WorkloadMetadata } from "../api/types";
+import { t } from "../i18n/text";
 import {
   budgetNotices,
   findingNotices,
@@ -18,7 +19,6 @@ import { clusterNow, link } from "../state/route";
 import { remember, remembered } from "../state/storage";
 import { Ago, Select } from "./components";
 import { Dialog } from "./dialog";
-import { count } from "./format";
 import { Icon } from "./icons";
 
 const MOST = 50;
@@ -47,8 +47,8 @@ export function Bell() {
     <>
       <button
         class="button icon ghost bell"
-        aria-label={fresh ? `Notifications, ${count(fresh)} new` : "Notifications"}
-        title="Notifications"
+        aria-label={fresh ? t("Notifications, {count} new", { count: fresh }) : t("Notifications")}
+        title={t("Notifications")}
         onClick={() => setOpen(true)}
       >
         <Icon name="bell" />
@@ -59,12 +59,12 @@ export function Bell() {
         )}
       </button>
       {open && (
-        <Dialog label="Notifications" class="notices" onClose={close}>
-          <h2>Notifications</h2>
+        <Dialog label={t("Notifications")} class="notices" onClose={close}>
+          <h2>{t("Notifications")}</h2>
           <NoticeList notices={notices} seen={seen} onOpen={close} />
           <Preferences />
           <button class="button" onClick={close}>
-            Close
+            {t("Close")}
           </button>
         </Dialog>
       )}
@@ -103,11 +103,11 @@ function NoticeList(props: { notices: Notice[]; seen: number; onOpen: () => void
   if (!props.notices.length)
     return (
       <p class="muted">
-        Nothing to tell. Findings, budgets and the workloads that you follow appear here.
+        {t("Nothing to tell. Findings, budgets and the workloads that you follow appear here.")}
       </p>
     );
   return (
-    <ul class="notice-list" tabIndex={0} aria-label="Notifications">
+    <ul class="notice-list" tabIndex={0} aria-label={t("Notifications")}>
       {props.notices.map((notice) => (
         <li key={notice.key} class={notice.at > props.seen ? "fresh" : ""}>
           <span class={`badge ${notice.tone}`} aria-hidden="true" />
@@ -135,17 +135,17 @@ function Preferences() {
   const follow = [...names].sort();
   const choose = async (on: boolean) => {
     const allowed = !on || (await Notification.requestPermission()) === "granted";
-    setSaid(allowed ? "" : "The browser does not allow notifications of this page.");
+    setSaid(allowed ? "" : t("The browser does not allow notifications of this page."));
     remember(BROWSER, on && allowed ? "on" : "");
     setWanted(on && allowed);
   };
   return (
     <section class="notice-preferences">
-      <h3>Follow the jobs of a namespace</h3>
+      <h3>{t("Follow the jobs of a namespace")}</h3>
       <Select
-        label="Namespace to follow"
+        label={t("Namespace to follow")}
         value=""
-        any="Choose a namespace"
+        any={t("Choose a namespace")}
         options={(metadata.data?.namespaces ?? []).filter(
           (name) => !names.has(`namespace ${name}`),
         )}
@@ -156,10 +156,10 @@ function Preferences() {
           <button
             key={name}
             class="chip"
-            title="Follow no longer"
+            title={t("Follow no longer")}
             onClick={() => followed.toggle(name)}
           >
-            {name.replace(/^(workload) \S+/, "$1")} <Icon name="close" />
+            {followedText(name)} <Icon name="close" />
           </button>
         ))}
       </p>
@@ -170,7 +170,7 @@ function Preferences() {
             checked={wanted}
             onChange={(event) => void choose(event.currentTarget.checked)}
           />
-          Also notify me in the browser while this page is open
+          {t("Also notify me in the browser while this page is open")}
         </label>
       )}
       {said && (
@@ -180,6 +180,14 @@ function Preferences() {
       )}
     </section>
   );
+}
+
+/** Name what is followed: `namespace NAME` or `workload UID NAME`. */
+function followedText(entry: string): string {
+  const name = entry.split(" ").at(-1) ?? "";
+  return entry.startsWith("workload ")
+    ? t("workload {name}", { name })
+    : t("namespace {name}", { name });
 }
 
 /** Show a browser notification for each notice that is newer than the page. */
@@ -208,10 +216,10 @@ export function FollowButton(props: { uid: string; name: string }) {
     <button
       class={`button ${on ? "on" : ""}`}
       aria-pressed={on}
-      title="The bell tells when it starts, ends or fails"
+      title={t("The bell tells when it starts, ends or fails")}
       onClick={() => followed.toggle(entry || `workload ${props.uid} ${props.name}`)}
     >
-      <Icon name="star" /> {on ? "Following" : "Follow"}
+      <Icon name="star" /> {on ? t("Following") : t("Follow")}
     </button>
   );
 }

@@ -2,9 +2,11 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { ApiError } from "../api/client";
+import { t } from "../i18n/text";
 import type { Resource } from "../state/resource";
 import { useSession } from "../state/session";
-import { ago, bothZones, count, moment } from "./format";
+import { stateText } from "../i18n/states";
+import { ago, bothZones, moment, percent } from "./format";
 import { Icon, type IconName } from "./icons";
 import { TableCsv } from "./export";
 import { Views } from "./views";
@@ -71,8 +73,8 @@ export function LoadError(props: { error: ApiError; missing?: string }) {
   return (
     <div class="empty failed">
       <Icon name="alert" />
-      <p class="empty-title">Not loaded</p>
-      <p class="muted small">The reason is at the top of the page.</p>
+      <p class="empty-title">{t("Not loaded")}</p>
+      <p class="muted small">{t("The reason is at the top of the page.")}</p>
     </div>
   );
 }
@@ -102,14 +104,14 @@ export function StaleNote(props: { at: number; error?: ApiError }) {
   const now = useNow(5000);
   return (
     <p class="stale">
-      <Icon name="clock" /> Last updated {ago(props.at, now)}
+      <Icon name="clock" /> {t("Last updated {time}", { time: ago(props.at, now) })}
     </p>
   );
 }
 
 export function Skeleton(props: { lines: number }) {
   return (
-    <div class="skeleton" aria-busy="true" aria-label="Loading">
+    <div class="skeleton" aria-busy="true" aria-label={t("Loading")}>
       {Array.from({ length: props.lines }, (_, line) => (
         <div key={line} class="skeleton-line" />
       ))}
@@ -170,18 +172,19 @@ const TONES: Record<string, Tone> = {
 };
 
 export function Badge(props: { word: string; tone?: Tone }) {
-  return <span class={`badge ${props.tone ?? TONES[props.word] ?? "idle"}`}>{props.word}</span>;
+  const tone = props.tone ?? TONES[props.word] ?? "idle";
+  return <span class={`badge ${tone}`}>{stateText(props.word)}</span>;
 }
 
 /** Show a rate of 0–1 as a number and a bar. */
 export function Meter(props: { rate: number | null | undefined; label?: string }) {
   const rate = props.rate;
-  const words = rate == null ? "–" : `${Math.round(rate * 100)}%`;
+  const words = percent(rate);
   return (
     <span
       class="meter"
       role="img"
-      aria-label={`${props.label ?? "utilization"} ${rate == null ? "not measured" : words}`}
+      aria-label={`${props.label ?? t("utilization")} ${rate == null ? t("not measured") : words}`}
     >
       <span class="num">{words}</span>
       <span class="meter-track">
@@ -283,27 +286,25 @@ export function Pager(props: {
   const last = Math.max(1, Math.ceil(props.total / props.size));
   if (props.page > last)
     return (
-      <nav class="pager" aria-label="Pages">
-        <span class="muted small num">
-          There is no page {count(props.page)}: {count(props.total)} in all.
-        </span>
+      <nav class="pager" aria-label={t("Pages")}>
+        <span class="muted small num">{t("There is no page {page}: {total} in all.", props)}</span>
         <button class="button" onClick={() => props.onChange(last)}>
-          Last page
+          {t("Last page")}
         </button>
       </nav>
     );
   const from = props.total ? (props.page - 1) * props.size + 1 : 0;
   const to = Math.min(props.total, props.page * props.size);
   return (
-    <nav class="pager" aria-label="Pages">
+    <nav class="pager" aria-label={t("Pages")}>
       {props.children}
       <span class="muted small num">
-        {count(from)}–{count(to)} of {count(props.total)}
+        {t("{from}–{to} of {total}", { from, to, total: props.total })}
       </span>
       <button
         class="button icon"
         disabled={props.page <= 1}
-        aria-label="Previous page"
+        aria-label={t("Previous page")}
         onClick={() => props.onChange(props.page - 1)}
       >
         <Icon name="left" />
@@ -311,7 +312,7 @@ export function Pager(props: {
       <button
         class="button icon"
         disabled={props.page >= last}
-        aria-label="Next page"
+        aria-label={t("Next page")}
         onClick={() => props.onChange(props.page + 1)}
       >
         <Icon name="right" />
@@ -334,13 +335,13 @@ export function rowLink(href: string): { class: string; onClick: (event: MouseEv
 
 export function KeyValues(props: { of: Record<string, string> }) {
   const rows = Object.entries(props.of);
-  if (!rows.length) return <p class="muted small">None.</p>;
+  if (!rows.length) return <p class="muted small">{t("None.")}</p>;
   return (
     <dl class="facts">
       {rows.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
-          <dd>{value || <span class="muted">empty</span>}</dd>
+          <dd>{value || <span class="muted">{t("empty")}</span>}</dd>
         </div>
       ))}
     </dl>

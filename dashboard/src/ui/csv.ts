@@ -1,7 +1,7 @@
 // Format rows as CSV, and the names of files.
 
 export function fileName(name: string, ending: string): string {
-  return `${name.replace(/[^\w.-]+/g, "-").replace(/^-|-$/g, "")}.${ending}`;
+  return `${name.replace(/[^\p{L}\p{N}_.-]+/gu, "-").replace(/^-|-$/g, "")}.${ending}`;
 }
 
 /** Return rows as CSV; text that a spreadsheet would run as a formula gets an apostrophe. */

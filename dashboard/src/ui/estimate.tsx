@@ -1,5 +1,6 @@
 // When a waiting unit is expected to start.
 import type { StartEstimate } from "../api/types";
+import { rich, t } from "../i18n/text";
 import { useSession } from "../state/session";
 import { moment, span } from "./format";
 import { useNow } from "./components";
@@ -12,21 +13,18 @@ export function Estimate(props: { estimate: StartEstimate }) {
   const until = (text: string) => span(Math.max(0, (Date.parse(text) - now) / 1000));
   return (
     <p class="soft">
-      Position <b class="num">{position}</b> in the queue.{" "}
-      {expectedStart ? (
-        <>
-          Expected to start in <b class="num">{until(expectedStart)}</b>, at{" "}
-          {moment(Date.parse(expectedStart), zone)}
-          {earliestStart && latestStart && (
-            <span class="muted">
-              {" "}
-              (90%: in {until(earliestStart)} to {until(latestStart)})
-            </span>
-          )}
-          .
-        </>
-      ) : (
-        "When it starts is not known."
+      {rich("Position {position} in the queue.", { position: <b class="num">{position}</b> })}{" "}
+      {expectedStart
+        ? rich("Expected to start in {time}, at {moment}.", {
+            time: <b class="num">{until(expectedStart)}</b>,
+            moment: moment(Date.parse(expectedStart), zone),
+          })
+        : t("When it starts is not known.")}
+      {expectedStart && earliestStart && latestStart && (
+        <span class="muted">
+          {" "}
+          {t("(90%: in {from} to {to})", { from: until(earliestStart), to: until(latestStart) })}
+        </span>
       )}
     </p>
   );

@@ -2,6 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 import { readText, type ApiError } from "../api/client";
 import { csvOf, fileName } from "./csv";
+import { t } from "../i18n/text";
 import { Icon } from "./icons";
 
 /** Download some data as a file. */
@@ -54,7 +55,7 @@ export function TableCsv(props: { address?: string | undefined }) {
         .catch((error: ApiError) => setProblem(error.message));
     const table = card?.querySelector("table");
     if (table) saveCsv(name, tableRows(table));
-    setProblem(table ? "" : "There is no table to save.");
+    setProblem(table ? "" : t("There is no table to save."));
     return undefined;
   };
   return (
@@ -68,8 +69,8 @@ export function TableCsv(props: { address?: string | undefined }) {
         class="button icon ghost"
         ref={button}
         onClick={save}
-        title="Save the table as CSV"
-        aria-label="Save the table as CSV"
+        title={t("Save the table as CSV")}
+        aria-label={t("Save the table as CSV")}
       >
         <Icon name="download" />
       </button>

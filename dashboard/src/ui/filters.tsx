@@ -1,5 +1,6 @@
 // Filters of a list, kept in the URL: one select for each field with values, "Mine", and a button that clears all.
 import type { Me } from "../api/types";
+import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { setQuery } from "../state/route";
 import { Select } from "./components";
@@ -52,7 +53,7 @@ export function Mine(props: { user: string }) {
       aria-pressed={on}
       onClick={() => setFilter("user", on ? "" : me)}
     >
-      Mine
+      {t("Mine")}
     </button>
   );
 }
@@ -67,7 +68,7 @@ export function ClearFilters(props: { query: Record<string, string>; names: read
         setQuery(Object.fromEntries([...props.names, "page"].map((name) => [name, undefined])))
       }
     >
-      Clear
+      {t("Clear")}
     </button>
   );
 }

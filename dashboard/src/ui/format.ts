@@ -1,9 +1,12 @@
 // Format numbers and times. All functions are pure; `now` and the time zone are arguments.
+import { language, locale } from "../i18n/language";
+import { plural, t } from "../i18n/text";
 import type { Zone } from "../state/session";
 
-const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-const two = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const whole = new Intl.NumberFormat(locale, { maximumFractionDigits: 0 });
+const one = new Intl.NumberFormat(locale, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const two = new Intl.NumberFormat(locale, { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const names = new Intl.ListFormat(locale, { type: "conjunction", style: "narrow" });
 
 export const NONE = "–";
 
@@ -54,26 +57,47 @@ function trim(value: number): string {
   ).toString();
 }
 
-const SPANS: [number, string][] = [
-  [86_400, "d"],
-  [3600, "h"],
-  [60, "m"],
-];
+const SPANS = (
+  [
+    [86_400, "day"],
+    [3600, "hour"],
+    [60, "minute"],
+    [1, "second"],
+  ] as const
+).map(([size, unit]) => ({
+  size,
+  format: new Intl.NumberFormat(locale, {
+    style: "unit",
+    unit,
+    unitDisplay: language === "en" ? "narrow" : "short", // Japanese has Latin letters for narrow units
+  }),
+}));
 
-/** Format a duration in its two largest units: 2d 4h. */
+/** Format a duration in its two largest units, without seconds from a minute on: 2d 4h. */
 export function span(seconds: number): string {
-  if (seconds < 60) return `${Math.max(0, Math.floor(seconds))}s`;
-  const place = SPANS.findIndex(([size]) => seconds >= size);
-  const [size, unit] = SPANS[place] ?? [60, "m"];
-  const main = Math.floor(seconds / size);
-  const next = SPANS[place + 1];
-  const rest = next ? Math.floor((seconds - main * size) / next[0]) : 0;
-  return rest && next && main < 10 ? `${main}${unit} ${rest}${next[1]}` : `${main}${unit}`;
+  const whole = Math.max(0, Math.floor(seconds));
+  const place = SPANS.findIndex(({ size }) => whole >= size);
+  const [main, next] = SPANS.slice(place);
+  if (!main || !next) return compact(SPANS.at(-1)?.format.format(whole) ?? "");
+  const count = Math.floor(whole / main.size);
+  const rest = next.size > 1 ? Math.floor((whole - count * main.size) / next.size) : 0;
+  const text = main.format.format(count);
+  return compact(rest && count < 10 ? `${text} ${next.format.format(rest)}` : text);
+}
+
+/** Chinese and Japanese have no spaces between numbers and units. */
+function compact(duration: string): string {
+  return language === "en" ? duration : duration.replaceAll(" ", "");
 }
 
 export function ago(at: number, now: number): string {
   const seconds = (now - at) / 1000;
-  return seconds < 5 ? "just now" : `${span(seconds)} ago`;
+  return seconds < 5 ? t("just now") : t("{time} ago", { time: span(seconds) });
+}
+
+/** Format names: a, b, c. */
+export function list(of: readonly string[]): string {
+  return names.format(of);
 }
 
 export function yearOf(at: number, zone: Zone): number {
@@ -83,7 +107,7 @@ export function yearOf(at: number, zone: Zone): number {
 
 /** Format a time (milliseconds) in a zone, with the year unless it is the current one. */
 export function moment(at: number, zone: Zone, seconds = false, now = Date.now()): string {
-  return new Intl.DateTimeFormat("en-GB", {
+  return new Intl.DateTimeFormat(locale, {
     day: "2-digit",
     month: "short",
     ...(yearOf(at, zone) === yearOf(now, zone) ? {} : { year: "numeric" }),
@@ -96,8 +120,17 @@ export function moment(at: number, zone: Zone, seconds = false, now = Date.now()
 
 /** Format the day of a time: Mon, 9 Nov. */
 export function weekday(at: number, zone: Zone): string {
-  return new Intl.DateTimeFormat("en-GB", {
+  return new Intl.DateTimeFormat(locale, {
     weekday: "short",
+    day: "numeric",
+    month: "short",
+    ...(zone === "UTC" ? { timeZone: "UTC" } : {}),
+  }).format(at);
+}
+
+/** Format the day of a time without its name: 9 Nov. */
+export function dayAndMonth(at: number, zone: Zone): string {
+  return new Intl.DateTimeFormat(locale, {
     day: "numeric",
     month: "short",
     ...(zone === "UTC" ? { timeZone: "UTC" } : {}),
@@ -106,7 +139,10 @@ export function weekday(at: number, zone: Zone): string {
 
 /** Format a time in both zones, for a tooltip. */
 export function bothZones(at: number): string {
-  return `${moment(at, "local", true)} local · ${moment(at, "UTC", true)} UTC`;
+  return t("{local} local · {utc} UTC", {
+    local: moment(at, "local", true),
+    utc: moment(at, "UTC", true),
+  });
 }
 
 /** Shorten a model name, the same for every source: NVIDIA-A100-SXM4-80GB → A100 SXM4 80GB. */
@@ -116,10 +152,16 @@ export function shortModel(model: string): string {
 
 /** Return which namespaces the data is limited to: "Limited to namespaces a, b". */
 export function limitText(namespaces: string[], shown = 5): string {
-  if (!namespaces.length) return "Limited to no namespace";
-  const more = namespaces.length > shown ? ` and ${namespaces.length - shown} more` : "";
-  const words = namespaces.length === 1 ? "namespace" : "namespaces";
-  return `Limited to ${words} ${namespaces.slice(0, shown).join(", ")}${more}`;
+  const named = list(namespaces.slice(0, shown));
+  const more = namespaces.length - shown;
+  if (!namespaces.length) return t("Limited to no namespace");
+  if (more > 0) return t("Limited to namespaces {names} and {more} more", { names: named, more });
+  return plural(
+    namespaces.length,
+    "Limited to namespace {names}",
+    "Limited to namespaces {names}",
+    { names: named },
+  );
 }
 
 /** Format a time for a date and time field: 2026-11-16T09:30 in a zone. */

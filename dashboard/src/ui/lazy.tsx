@@ -2,6 +2,7 @@
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Empty, Skeleton } from "./components";
+import { t } from "../i18n/text";
 
 /** Return a component whose module is fetched at its first use. */
 export function lazy<P extends object>(
@@ -25,10 +26,10 @@ export function lazy<P extends object>(
     }
     if (state === "wait") return <Skeleton lines={8} />;
     return (
-      <Empty icon="plug" title="This page could not be loaded">
-        The server can't be reached, or it was updated.{" "}
+      <Empty icon="plug" title={t("This page could not be loaded")}>
+        {t("The server can't be reached, or it was updated.")}{" "}
         <button class="linkish accent" onClick={() => location.reload()}>
-          Reload
+          {t("Reload")}
         </button>
       </Empty>
     );

@@ -1,5 +1,6 @@
 // A field for a whole number that leaves the text alone while somebody types.
 import { useEffect, useState } from "preact/hooks";
+import { t } from "../i18n/text";
 
 export function NumberField(props: {
   label: string;
@@ -35,7 +36,7 @@ export function NumberField(props: {
       />
       {!valid && (
         <span class="small failed-words" role="alert">
-          {min} to {max}
+          {t("{min} to {max}", { min, max })}
         </span>
       )}
     </>

@@ -1,5 +1,6 @@
 // What could not be loaded on this page, once, with what to do; and the mark on all cards while offline.
 import { useLive } from "../api/events";
+import { rich, t } from "../i18n/text";
 import { offlineSince, summarize, useProblems } from "../state/problems";
 import { useSession } from "../state/session";
 import { moment } from "./format";
@@ -19,7 +20,7 @@ export function useStaleMark(): { class: string; style?: Record<string, string> 
   if (since === null) return { class: "main" };
   return {
     class: "main offline",
-    style: { "--stale": `"as of ${moment(since, zone, true)}"` },
+    style: { "--stale": JSON.stringify(t("as of {time}", { time: moment(since, zone, true) })) },
   };
 }
 
@@ -33,19 +34,18 @@ export function ProblemList() {
       <div class="grow">
         {summarize(list).map((problem) => (
           <p key={problem.text}>
-            <strong>Not everything could be loaded: {problem.text}.</strong>{" "}
+            <strong>
+              {t("Not everything could be loaded: {reason}.", { reason: problem.text })}
+            </strong>{" "}
             <span>{problem.remedy}</span>
             {problem.trace && (
-              <>
-                {" "}
-                Trace <code>{problem.trace.slice(0, 12)}</code>
-              </>
+              <> {rich("Trace {trace}", { trace: <code>{problem.trace.slice(0, 12)}</code> })}</>
             )}
           </p>
         ))}
       </div>
       <button class="button" onClick={reload}>
-        Try again
+        {t("Try again")}
       </button>
     </div>
   );

@@ -1,5 +1,6 @@
 // The time-range control of a page: presets, the whole run of a workload, or any range.
 import { useState } from "preact/hooks";
+import { t } from "../i18n/text";
 import {
   PRESETS,
   SHORTEST,
@@ -26,19 +27,19 @@ export function RangeChoice(props: {
   const chosen = chosenRange(props.query);
   const options: (readonly [Span | "", string])[] = [
     ...PRESETS,
-    ...(props.run ? ([["run", "Whole run"]] as const) : []),
+    ...(props.run ? ([["run", t("Whole run")]] as const) : []),
   ];
   const span = chosen ? "" : ((props.query["span"] ?? "1h") as Span);
   return (
     <span class="page-tools range">
       {chosen && (
-        <button class="button" onClick={resetZoom} title="Back to the preset">
+        <button class="button" onClick={resetZoom} title={t("Back to the preset")}>
           <Icon name="reset" /> {moment(chosen.start * 1000, zone)} –{" "}
           {moment(chosen.end * 1000, zone)}
         </button>
       )}
       <Choice
-        label="Span"
+        label={t("Span")}
         value={span}
         options={options}
         onChange={(value) => value && choosePreset(value)}
@@ -55,19 +56,19 @@ function AnyRange(props: { range: Range; zone: Zone }) {
   const apply = (event: Event) => {
     event.preventDefault();
     const [start, end] = [parseFieldTime(from, props.zone), parseFieldTime(to, props.zone)];
-    if (Number.isNaN(start) || Number.isNaN(end)) setProblem("Enter both times.");
+    if (Number.isNaN(start) || Number.isNaN(end)) setProblem(t("Enter both times."));
     else if (end - start < SHORTEST * 1000)
-      setProblem("The end must be at least a minute after the start.");
+      setProblem(t("The end must be at least a minute after the start."));
     else zoomTo(start / 1000, end / 1000);
   };
   return (
     <details class="popover">
-      <summary class="button" aria-label="Choose any time range">
-        <Icon name="clock" /> Range
+      <summary class="button" aria-label={t("Choose any time range")}>
+        <Icon name="clock" /> {t("Range")}
       </summary>
       <form class="popover-body" onSubmit={apply}>
         <label>
-          From
+          {t("From")}
           <input
             class="field"
             type="datetime-local"
@@ -76,7 +77,7 @@ function AnyRange(props: { range: Range; zone: Zone }) {
           />
         </label>
         <label>
-          To
+          {t("To")}
           <input
             class="field"
             type="datetime-local"
@@ -90,10 +91,11 @@ function AnyRange(props: { range: Range; zone: Zone }) {
           </p>
         )}
         <p class="muted small">
-          {props.zone === "UTC" ? "Times in UTC." : "Local times."} Drag over a chart to zoom.
+          {props.zone === "UTC" ? t("Times in UTC.") : t("Local times.")}{" "}
+          {t("Drag over a chart to zoom.")}
         </p>
         <button class="button" type="submit">
-          Show
+          {t("Show")}
         </button>
       </form>
     </details>

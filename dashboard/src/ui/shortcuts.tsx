@@ -1,26 +1,27 @@
 // The list of keyboard shortcuts.
 import { Dialog } from "./dialog";
+import { t } from "../i18n/text";
 
 const SHORTCUTS: [string, string][] = [
-  ["Ctrl K", "Find a page, node, workload or claim"],
-  ["/", "Search in the list"],
-  ["g o", "Overview"],
-  ["g n", "Nodes"],
-  ["g w", "Workloads"],
-  ["g q", "Queue"],
-  ["g s", "Scheduling"],
-  ["g h", "Health"],
-  ["g u", "Usage"],
-  ["← ↑ → ↓", "Move over the map"],
-  ["↵ w", "Open the selected GPU, its workload"],
-  ["+ − 0", "Zoom the map; show all of it"],
-  ["?", "This list"],
+  ["Ctrl K", t("Find a page, node, workload or claim")],
+  ["/", t("Search in the list")],
+  ["g o", t("Overview")],
+  ["g n", t("Nodes")],
+  ["g w", t("Workloads")],
+  ["g q", t("Queue")],
+  ["g s", t("Scheduling")],
+  ["g h", t("Health")],
+  ["g u", t("Usage")],
+  ["← ↑ → ↓", t("Move over the map")],
+  ["↵ w", t("Open the selected GPU, its workload")],
+  ["+ − 0", t("Zoom the map; show all of it")],
+  ["?", t("This list")],
 ];
 
 export function Shortcuts(props: { onClose: () => void }) {
   return (
-    <Dialog label="Keyboard shortcuts" onClose={props.onClose}>
-      <h2>Keyboard shortcuts</h2>
+    <Dialog label={t("Keyboard shortcuts")} onClose={props.onClose}>
+      <h2>{t("Keyboard shortcuts")}</h2>
       <dl class="shortcuts">
         {SHORTCUTS.map(([keys, effect]) => (
           <div key={keys}>
@@ -34,7 +35,7 @@ export function Shortcuts(props: { onClose: () => void }) {
         ))}
       </dl>
       <button class="button" onClick={props.onClose}>
-        Close
+        {t("Close")}
       </button>
     </Dialog>
   );

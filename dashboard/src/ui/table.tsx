@@ -1,6 +1,7 @@
 // A table that scrolls sideways if it must, and becomes a list of cards on a phone.
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
+import { t } from "../i18n/text";
 import { setQuery } from "../state/route";
 import { Select } from "./components";
 import { NONE } from "./format";
@@ -47,10 +48,10 @@ export function sizeOf(query: Record<string, string>): number {
 export function PageSize(props: { size: number }) {
   return (
     <Select
-      label="Rows per page"
+      label={t("Rows per page")}
       value={String(props.size)}
       options={SIZES}
-      words={Object.fromEntries(SIZES.map((size) => [size, `${size} rows`]))}
+      words={Object.fromEntries(SIZES.map((size) => [size, t("{size} rows", { size })]))}
       onChange={(size) =>
         setQuery({
           size: size === String(DEFAULT_SIZE) ? undefined : size,

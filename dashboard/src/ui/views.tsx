@@ -1,5 +1,6 @@
 // The menu of a page with saved views and the link to share it.
 import { useRef, useState } from "preact/hooks";
+import { t } from "../i18n/text";
 import { removeView, saveView, useViews } from "../state/views";
 import { Icon } from "./icons";
 
@@ -10,16 +11,16 @@ export function Views() {
   const [said, setSaid] = useState("");
   const save = (event: Event) => {
     event.preventDefault();
-    if (!name.trim()) return setSaid("Enter a name.");
+    if (!name.trim()) return setSaid(t("Enter a name."));
     saveView(name.trim(), location.hash || "#/");
-    setSaid(`Saved “${name.trim()}”.`);
+    setSaid(t("Saved “{name}”.", { name: name.trim() }));
     setName("");
   };
   const copy = () =>
     navigator.clipboard
       .writeText(location.href)
-      .then(() => setSaid("Link copied."))
-      .catch(() => setSaid("The browser does not allow copying: copy the address above."));
+      .then(() => setSaid(t("Link copied.")))
+      .catch(() => setSaid(t("The browser does not allow copying: copy the address above.")));
   const close = () => menu.current?.removeAttribute("open");
   return (
     <details
@@ -28,16 +29,20 @@ export function Views() {
       onToggle={() => setSaid("")}
       onKeyDown={(event) => event.key === "Escape" && close()}
     >
-      <summary class="button icon" aria-label="Views and sharing" title="Views and sharing">
+      <summary
+        class="button icon"
+        aria-label={t("Views and sharing")}
+        title={t("Views and sharing")}
+      >
         <Icon name="bookmark" />
       </summary>
       <div class="popover-body">
         <button class="button" onClick={copy}>
-          <Icon name="share" /> Copy link to this view
+          <Icon name="share" /> {t("Copy link to this view")}
         </button>
         <form class="view-form" onSubmit={save}>
           <label>
-            Save this view as
+            {t("Save this view as")}
             <input
               class="field"
               value={name}
@@ -46,11 +51,11 @@ export function Views() {
             />
           </label>
           <button class="button" type="submit">
-            Save
+            {t("Save")}
           </button>
         </form>
         <p class="muted small" role="status">
-          {said || "Views are kept in this browser."}
+          {said || t("Views are kept in this browser.")}
         </p>
         {views.length > 0 && (
           <ul class="view-list">
@@ -61,7 +66,7 @@ export function Views() {
                 </a>
                 <button
                   class="button icon ghost"
-                  aria-label={`Delete view ${view.name}`}
+                  aria-label={t("Delete view {name}", view)}
                   onClick={() => removeView(view.name)}
                 >
                   <Icon name="close" />

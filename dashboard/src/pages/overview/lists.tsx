@@ -1,6 +1,8 @@
 // The lists of the overview: faults, top consumers, waste, hottest GPUs, recent changes.
 import { useLive } from "../../api/events";
 import type { Change, ConsumerPage, Heatmaps, NodePage, WastePage } from "../../api/types";
+import { stateText } from "../../i18n/states";
+import { plural, t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { link, setQuery } from "../../state/route";
 import { count, money, percent, shortModel } from "../../ui/format";
@@ -10,8 +12,8 @@ import { lastDays, spanOf } from "../period";
 export function Faults(props: { page: NodePage }) {
   if (!props.page.total)
     return (
-      <Empty icon="inbox" title="No faults">
-        Every GPU node is healthy.
+      <Empty icon="inbox" title={t("No faults")}>
+        {t("Every GPU node is healthy.")}
       </Empty>
     );
   return (
@@ -30,7 +32,9 @@ export function Faults(props: { page: NodePage }) {
         </li>
       ))}
       {props.page.total > props.page.data.length && (
-        <li class="muted small">and {count(props.page.total - props.page.data.length)} more</li>
+        <li class="muted small">
+          {t("and {more} more", { more: props.page.total - props.page.data.length })}
+        </li>
       )}
     </ul>
   );
@@ -44,11 +48,11 @@ export function Consumers(props: { cluster: string | undefined }) {
   );
   return (
     <Card
-      title="Top consumers"
+      title={t("Top consumers")}
       flush
       aside={
         <a class="small muted" href={link(["workloads"], { status: "Running" })}>
-          All workloads
+          {t("All workloads")}
         </a>
       }
     >
@@ -66,13 +70,15 @@ export function Consumers(props: { cluster: string | undefined }) {
                       {consumer.namespace} · {consumer.kind}
                     </span>
                   </span>
-                  <span class="num small soft">{count(consumer.stat.gpuRequest)} GPU</span>
+                  <span class="num small soft">
+                    {plural(consumer.stat.gpuRequest, "{n} GPU", "{n} GPUs")}
+                  </span>
                   <Meter rate={consumer.stat.gpuUtilization} />
                 </li>
               ))}
             </ul>
           ) : (
-            <Empty title="No GPU is allocated" />
+            <Empty title={t("No GPU is allocated")} />
           )
         }
       </Loaded>
@@ -90,16 +96,16 @@ export function WasteList(props: { cluster: string | undefined }) {
   );
   return (
     <Card
-      title="Waste"
-      note="idle while allocated, last 7 days"
+      title={t("Waste")}
+      note={t("idle while allocated, last 7 days")}
       flush
       aside={
         <a class="small muted" href={link(["usage"])}>
-          Usage
+          {t("Usage")}
         </a>
       }
     >
-      <Loaded of={waste} missing="This server has no hourly statistics">
+      <Loaded of={waste} missing={t("This server has no hourly statistics")}>
         {(page) =>
           page.data.length ? (
             <ul class="list">
@@ -115,7 +121,9 @@ export function WasteList(props: { cluster: string | undefined }) {
                       {row.namespace} · {row.workload_type}
                     </span>
                   </span>
-                  <span class="num small soft">{count(row.idle_gpu_hours)} GPU hours</span>
+                  <span class="num small soft">
+                    {t("{hours} GPU hours", { hours: count(row.idle_gpu_hours) })}
+                  </span>
                   <span class="num cost">
                     {row.idle_cost > 0
                       ? money(row.idle_cost, row.currency)
@@ -125,12 +133,12 @@ export function WasteList(props: { cluster: string | undefined }) {
               ))}
               <li class="muted small list-foot">
                 {page.data[0]?.idle_cost
-                  ? "idle GPU hours and their cost"
-                  : "idle GPU hours and their share of the allocated hours"}
+                  ? t("idle GPU hours and their cost")
+                  : t("idle GPU hours and their share of the allocated hours")}
               </li>
             </ul>
           ) : (
-            <Empty title="No idle allocations" />
+            <Empty title={t("No idle allocations")} />
           )
         }
       </Loaded>
@@ -139,9 +147,9 @@ export function WasteList(props: { cluster: string | undefined }) {
 }
 
 const TOPS = [
-  ["power", "Power"],
-  ["temperature", "Temperature"],
-  ["utilization", "Utilization"],
+  ["power", t("Power")],
+  ["temperature", t("Temperature")],
+  ["utilization", t("Utilization")],
 ] as const;
 
 export function Hottest(props: { cluster: string | undefined; by: string }) {
@@ -153,11 +161,11 @@ export function Hottest(props: { cluster: string | undefined; by: string }) {
   const by = (TOPS.find(([name]) => name === props.by)?.[0] ?? "power") as (typeof TOPS)[number][0];
   return (
     <Card
-      title="Top GPUs"
+      title={t("Top GPUs")}
       flush
       aside={
         <Choice
-          label="Top by"
+          label={t("Top by")}
           value={by}
           options={TOPS}
           onChange={(top) => setQuery({ top: top === "power" ? undefined : top })}
@@ -186,7 +194,7 @@ export function Hottest(props: { cluster: string | undefined; by: string }) {
               ))}
             </ul>
           ) : (
-            <Empty title="No readings" />
+            <Empty title={t("No readings")} />
           )
         }
       </Loaded>
@@ -209,8 +217,8 @@ export function Feed() {
   const { recent } = useLive();
   if (!recent.length)
     return (
-      <Empty icon="clock" title="No recent changes">
-        Changes to nodes, GPUs and workloads appear here as they happen.
+      <Empty icon="clock" title={t("No recent changes")}>
+        {t("Changes to nodes, GPUs and workloads appear here as they happen.")}
       </Empty>
     );
   return (
@@ -223,7 +231,7 @@ export function Feed() {
               {change.title}
             </a>
             <span class="line muted small">
-              {change.was ? `${change.was} → ${change.now}` : change.now}
+              {[change.was, change.now].filter(Boolean).map(stateText).join(" → ")}
               {change.reason && ` · ${change.reason}`}
             </span>
           </span>

@@ -4,21 +4,24 @@ import type { ClusterNames, GpuMap } from "../../api/types";
 import { groupings } from "../../heatmap/arrange";
 import { isMetric, type ColourBy } from "../../heatmap/colouring";
 import { HeatMap } from "../../heatmap/heatmap";
+import { quantityText } from "../../i18n/states";
+import { t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { setQuery } from "../../state/route";
-import { count } from "../../ui/format";
 import { Card, Choice, Empty, Loaded, Search, Select } from "../../ui/components";
 
-const COLOURS: readonly (readonly [ColourBy, string])[] = [
-  ["utilization", "Utilization"],
-  ["temperature", "Temperature"],
-  ["power", "Power"],
-  ["memory", "Memory"],
-  ["team", "Team"],
-  ["workload", "Workload"],
-  ["health", "Health"],
-  ["age", "Age of reading"],
-];
+const COLOURS = (
+  [
+    "utilization",
+    "temperature",
+    "power",
+    "memory",
+    "team",
+    "workload",
+    "health",
+    "age",
+  ] satisfies ColourBy[]
+).map((name) => [name, quantityText(name)] as const);
 
 export function MapCard(props: { query: Record<string, string> }) {
   const { cluster, group = "", find = "" } = props.query;
@@ -36,15 +39,18 @@ export function MapCard(props: { query: Record<string, string> }) {
   const groups = groupings(map.data, clusters.data?.length ?? 1);
   return (
     <Card
-      title="Every GPU"
+      title={t("Every GPU")}
       note={
         map.data
-          ? `${count(map.data.values.length)} on ${count(map.data.nodes.length)} nodes`
+          ? t("{gpus} on {nodes} nodes", {
+              gpus: map.data.values.length,
+              nodes: map.data.nodes.length,
+            })
           : undefined
       }
       aside={
         <Choice
-          label="Colour by"
+          label={t("Colour by")}
           value={by}
           options={COLOURS}
           onChange={(chosen) => setQuery({ by: chosen === "utilization" ? undefined : chosen })}
@@ -57,19 +63,19 @@ export function MapCard(props: { query: Record<string, string> }) {
             <>
               <div class="heat-controls">
                 <Search
-                  label="Find a node, workload, team or user"
+                  label={t("Find a node, workload, team or user")}
                   value={find}
                   onChange={(text) => setQuery({ find: text || undefined })}
                 />
                 <Select
-                  label="Group by"
+                  label={t("Group by")}
                   value={group}
-                  any="Not grouped"
+                  any={t("Not grouped")}
                   options={Object.keys(groups)}
                   words={Object.fromEntries(
                     Object.entries(groups).map(([key, words]) => [
                       key,
-                      `By ${words.toLowerCase()}`,
+                      t("By {group}", { group: words.toLowerCase() }),
                     ]),
                   )}
                   onChange={(chosen) => setQuery({ group: chosen || undefined })}
@@ -78,8 +84,8 @@ export function MapCard(props: { query: Record<string, string> }) {
               <Aged map={data} by={by} group={group} text={find} />
             </>
           ) : (
-            <Empty title="No GPUs yet">
-              GPU nodes appear here as soon as a source reports them.
+            <Empty title={t("No GPUs yet")}>
+              {t("GPU nodes appear here as soon as a source reports them.")}
             </Empty>
           )
         }

@@ -2,9 +2,9 @@
 import { useMemo } from "preact/hooks";
 import type { ClusterHour, ClusterOverview, NodePage } from "../../api/types";
 import { Lines } from "../../charts/lines";
+import { t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { link } from "../../state/route";
-import { count } from "../../ui/format";
 import { Card, Empty, Loaded, PageHead } from "../../ui/components";
 import { hourAt, lastHours } from "../period";
 import { Consumers, Faults, Feed, Hottest, WasteList } from "./lists";
@@ -32,26 +32,26 @@ export function OverviewPage(props: { query: Record<string, string> }) {
   );
   return (
     <>
-      <PageHead title="Overview" sub={overview.data ? subtitle(overview.data) : " "} />
+      <PageHead title={t("Overview")} sub={overview.data ? subtitle(overview.data) : " "} />
       <Stats overview={overview} week={week.data ?? []} />
       <div class="grid">
         <MapCard query={props.query} />
       </div>
       <div class="grid wide-left">
         <Card
-          title="Allocation and utilization"
-          note="last 7 days, by hour; of all GPUs, of allocated GPUs"
+          title={t("Allocation and utilization")}
+          note={t("last 7 days, by hour; of all GPUs, of allocated GPUs")}
         >
-          <Loaded of={week} missing="This server has no hourly statistics" lines={6}>
+          <Loaded of={week} missing={t("This server has no hourly statistics")} lines={6}>
             {(hours) => <Week hours={hours} />}
           </Loaded>
         </Card>
         <Card
-          title="Faults"
+          title={t("Faults")}
           flush
           aside={
             <a class="small muted" href={link(["nodes"], { state: "faulty" })}>
-              All faulty nodes
+              {t("All faulty nodes")}
             </a>
           }
         >
@@ -64,7 +64,7 @@ export function OverviewPage(props: { query: Record<string, string> }) {
       </div>
       <div class="grid two">
         <Hottest cluster={cluster} by={props.query["top"] ?? "power"} />
-        <Card title="Recent changes" flush>
+        <Card title={t("Recent changes")} flush>
           <Feed />
         </Card>
       </div>
@@ -73,7 +73,10 @@ export function OverviewPage(props: { query: Record<string, string> }) {
 }
 
 function subtitle(overview: ClusterOverview): string {
-  return `${count(overview.totalGpus)} GPUs on ${count(overview.totalNodes)} nodes`;
+  return t("{gpus} GPUs on {nodes} nodes", {
+    gpus: overview.totalGpus,
+    nodes: overview.totalNodes,
+  });
 }
 
 function Week(props: { hours: ClusterHour[] }) {
@@ -81,11 +84,11 @@ function Week(props: { hours: ClusterHour[] }) {
   const lines = useMemo(
     () => [
       {
-        name: "allocated",
+        name: t("allocated"),
         points: props.hours.map((hour) => [hour.allocation_rate, hourAt(hour.stat_hour)] as const),
       },
       {
-        name: "utilized",
+        name: t("utilized"),
         points: props.hours.flatMap((hour) =>
           hour.avg_utilization == null
             ? []
@@ -97,14 +100,14 @@ function Week(props: { hours: ClusterHour[] }) {
   );
   if (!props.hours.length)
     return (
-      <Empty icon="clock" title="No complete hour yet">
-        The first row appears two minutes after the end of the hour.
+      <Empty icon="clock" title={t("No complete hour yet")}>
+        {t("The first row appears two minutes after the end of the hour.")}
       </Empty>
     );
   return (
     <Lines
       lines={lines}
-      label="Allocation and utilization of the last seven days"
+      label={t("Allocation and utilization of the last seven days")}
       height={230}
       from={Date.parse(period.start_time) / 1000}
       to={Date.parse(period.end_time) / 1000}

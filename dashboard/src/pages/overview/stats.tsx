@@ -1,6 +1,7 @@
 // The numbers at the top of the overview.
 import type { ClusterHour, ClusterOverview } from "../../api/types";
 import { Spark } from "../../charts/spark";
+import { t } from "../../i18n/text";
 import type { Resource } from "../../state/resource";
 import { link } from "../../state/route";
 import { NONE, count, percent } from "../../ui/format";
@@ -10,8 +11,11 @@ const IDLE_BELOW = 5;
 
 function allocationText(overview: ClusterOverview): string {
   return overview.schedulableAllocatedGpus == null
-    ? `allocation of ${count(overview.schedulableGpus)} GPUs unknown`
-    : `${count(overview.schedulableAllocatedGpus)} of ${count(overview.schedulableGpus)} schedulable GPUs`;
+    ? t("allocation of {gpus} GPUs unknown", { gpus: overview.schedulableGpus })
+    : t("{allocated} of {gpus} schedulable GPUs", {
+        allocated: overview.schedulableAllocatedGpus,
+        gpus: overview.schedulableGpus,
+      });
 }
 
 export function Stats(props: { overview: Resource<ClusterOverview>; week: ClusterHour[] }) {
@@ -30,40 +34,44 @@ export function Stats(props: { overview: Resource<ClusterOverview>; week: Cluste
       {data && error && <StaleNote at={props.overview.at} error={error} />}
       <div class="grid stats">
         <div class="card stat">
-          <span class="stat-label">Allocated (schedulable GPUs)</span>
+          <span class="stat-label">{t("Allocated (schedulable GPUs)")}</span>
           <span class="stat-value">{data ? percent(data.allocationRate) : " "}</span>
           <Spark
             values={props.week.map((hour) => hour.allocation_rate)}
-            label="Allocated share of all GPUs over 7 days"
+            label={t("Allocated share of all GPUs over 7 days")}
           />
           <span class="stat-sub num">{data ? allocationText(data) : " "}</span>
         </div>
         <div class="card stat">
-          <span class="stat-label">Utilization (allocated GPUs)</span>
+          <span class="stat-label">{t("Utilization (allocated GPUs)")}</span>
           <span class="stat-value">{data ? percent(data.utilization) : " "}</span>
           <Spark
             values={props.week.flatMap((hour) => hour.avg_utilization ?? [])}
-            label="Utilization over 7 days"
+            label={t("Utilization over 7 days")}
           />
           <span class="stat-sub">
-            {data && data.utilization == null ? "no readings" : "mean of the latest readings"}
+            {data && data.utilization == null ? t("no readings") : t("mean of the latest readings")}
           </span>
         </div>
         <div class="card stat">
-          <span class="stat-label">Idle while allocated</span>
+          <span class="stat-label">{t("Idle while allocated")}</span>
           <span class="stat-value">
-            {data?.measuredGpus ? count(data.idleGpus) : NONE} <small>GPUs</small>
+            {data?.measuredGpus ? count(data.idleGpus) : NONE} <small>{t("GPUs")}</small>
           </span>
           <span class="stat-sub num">
             {data?.measuredGpus
-              ? `${percent(data.idleGpus / data.measuredGpus)} of ${count(data.measuredGpus)} allocated GPUs, below ${IDLE_BELOW}%`
-              : "no readings"}
+              ? t("{share} of {gpus} allocated GPUs, below {limit}%", {
+                  share: percent(data.idleGpus / data.measuredGpus),
+                  gpus: data.measuredGpus,
+                  limit: IDLE_BELOW,
+                })
+              : t("no readings")}
           </span>
         </div>
         <div class="card stat">
-          <span class="stat-label">Nodes</span>
+          <span class="stat-label">{t("Nodes")}</span>
           <span class="stat-value">
-            {data ? count(data.healthyNodes) : " "} <small>healthy</small>
+            {data ? count(data.healthyNodes) : " "} <small>{t("healthy")}</small>
           </span>
           {data && <NodeSplit overview={data} />}
         </div>
@@ -73,10 +81,10 @@ export function Stats(props: { overview: Resource<ClusterOverview>; week: Cluste
 }
 
 const STATES = [
-  ["busy", "busyNodes", "full"],
-  ["partial", "partiallyIdleNodes", "partly free"],
-  ["idle", "fullyIdleNodes", "free"],
-  ["faulty", "faultyNodes", "faulty"],
+  ["busy", "busyNodes", t("full")],
+  ["partial", "partiallyIdleNodes", t("partly free")],
+  ["idle", "fullyIdleNodes", t("free")],
+  ["faulty", "faultyNodes", t("faulty")],
 ] as const;
 
 function NodeSplit(props: { overview: ClusterOverview }) {

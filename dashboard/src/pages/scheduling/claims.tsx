@@ -1,21 +1,23 @@
 // The claims of a cluster by phase or gang, with the pods that have them.
 import { addressOf } from "../../api/client";
 import type { ClaimPage } from "../../api/types";
+import { stateText } from "../../i18n/states";
+import { plural, t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { link, setQuery } from "../../state/route";
 import { Badge, Card, Choice, Empty, Loaded, Pager } from "../../ui/components";
-import { NONE, count } from "../../ui/format";
+import { NONE, count, list } from "../../ui/format";
 import { Explain } from "../claim";
 import { ClaimLink, GangLink, PodLink } from "./links";
 import { Table } from "../../ui/table";
 
-const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
+const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const PHASES = [
-  ["Pending", "Pending"],
-  ["Reserved", "Reserved"],
-  ["Bound", "Bound"],
-  ["Failed", "Failed"],
-  ["all", "All"],
+  ["Pending", t("Pending")],
+  ["Reserved", t("Reserved")],
+  ["Bound", t("Bound")],
+  ["Failed", t("Failed")],
+  ["all", t("All")],
 ] as const;
 type Phase = (typeof PHASES)[number][0];
 const SIZE = 20;
@@ -32,8 +34,8 @@ export function Claims(props: { query: Record<string, string> }) {
   );
   return (
     <Card
-      title="Claims"
-      note={gang && `of gang ${gang}`}
+      title={t("Claims")}
+      note={gang && t("of gang {gang}", { gang })}
       flush
       csv={addressOf("api/claims", { ...params, pageSize: 1000 })}
       aside={
@@ -43,11 +45,11 @@ export function Claims(props: { query: Record<string, string> }) {
               class="button"
               onClick={() => setQuery({ gang: undefined, namespace: undefined, claims: undefined })}
             >
-              All claims
+              {t("All claims")}
             </button>
           )}
           <Choice
-            label="Phase"
+            label={t("Phase")}
             value={phase as Phase}
             options={PHASES}
             onChange={(value) =>
@@ -76,15 +78,15 @@ export function Claims(props: { query: Record<string, string> }) {
             <Empty
               title={
                 phase === "all"
-                  ? "No claims"
+                  ? t("No claims")
                   : phase === "Pending"
-                    ? "No pending claims"
-                    : `No claims in phase ${phase}`
+                    ? t("No pending claims")
+                    : t("No claims in phase {phase}", { phase: stateText(phase) })
               }
             >
               {phase === "Pending"
-                ? "Every claim has its GPUs."
-                : "GpuClaims of this cluster appear here."}
+                ? t("Every claim has its GPUs.")
+                : t("GpuClaims of this cluster appear here.")}
             </Empty>
           )
         }
@@ -95,16 +97,16 @@ export function Claims(props: { query: Record<string, string> }) {
 
 function ClaimTable(props: { page: ClaimPage }) {
   return (
-    <Table label="Claims">
+    <Table label={t("Claims")}>
       <thead>
         <tr>
-          <th>Claim</th>
-          <th>Phase</th>
-          <th class="right">GPUs</th>
-          <th>Request</th>
-          <th>Node</th>
-          <th>Gang</th>
-          <th>Reason</th>
+          <th>{t("Claim")}</th>
+          <th>{t("Phase")}</th>
+          <th class="right">{t("GPUs")}</th>
+          <th>{t("Request")}</th>
+          <th>{t("Node")}</th>
+          <th>{t("Gang")}</th>
+          <th>{t("Reason")}</th>
         </tr>
       </thead>
       <tbody>
@@ -119,9 +121,11 @@ function ClaimTable(props: { page: ClaimPage }) {
             </td>
             <td class="right">{count(claim.count)}</td>
             <td class="soft">
-              {[claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity]
-                .filter(Boolean)
-                .join(", ")}
+              {list(
+                [claim.policy, claim.exclusivity === "Exclusive" ? "" : claim.exclusivity].filter(
+                  Boolean,
+                ),
+              )}
             </td>
             <td class="words">
               {claim.nodeName ? (
@@ -130,7 +134,7 @@ function ClaimTable(props: { page: ClaimPage }) {
                 NONE
               )}
               {claim.gpuIds.length > 0 && (
-                <span class="muted num"> GPU {claim.gpuIds.join(", ")}</span>
+                <span class="muted num"> GPU {list(claim.gpuIds.map(String))}</span>
               )}
               {claim.allocations.slice(0, MOST_PODS).map((pod) => (
                 <div class="small" key={pod.podUid}>
@@ -138,7 +142,13 @@ function ClaimTable(props: { page: ClaimPage }) {
                 </div>
               ))}
               {claim.allocations.length > MOST_PODS && (
-                <div class="muted small">and {claim.allocations.length - MOST_PODS} more pods</div>
+                <div class="muted small">
+                  {plural(
+                    claim.allocations.length - MOST_PODS,
+                    "and {n} more pod",
+                    "and {n} more pods",
+                  )}
+                </div>
               )}
             </td>
             <td class="soft">

@@ -1,17 +1,18 @@
 // Ask the planner whether pods would fit now, where, and otherwise when and why not.
 import type { FitAnswer, WorkloadMetadata } from "../../api/types";
+import { plural, rich, t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { link, setQuery } from "../../state/route";
 import { Badge, Choice, Loaded, Select } from "../../ui/components";
 import { Estimate } from "../../ui/estimate";
-import { count, shortModel } from "../../ui/format";
+import { shortModel } from "../../ui/format";
 import { NumberField } from "../../ui/number";
 
-const UNAVAILABLE = "This cluster takes no pods: it is not on Kubernetes";
+const UNAVAILABLE = t("This cluster takes no pods: it is not on Kubernetes");
 const GROUPINGS = [
-  ["any", "Any GPUs"],
-  ["contiguous", "Contiguous"],
-  ["island", "One island"],
+  ["any", t("Any GPUs")],
+  ["contiguous", t("Contiguous")],
+  ["island", t("One island")],
 ] as const;
 type GroupingName = (typeof GROUPINGS)[number][0];
 const MOST_GPUS = 64;
@@ -38,9 +39,9 @@ export function FitForm(props: { query: Query }) {
     <>
       <div class="form">
         <label class="named">
-          GPUs
+          {t("GPUs")}
           <NumberField
-            label="GPUs"
+            label={t("GPUs")}
             value={gpus}
             min={1}
             max={MOST_GPUS}
@@ -48,9 +49,9 @@ export function FitForm(props: { query: Query }) {
           />
         </label>
         <label class="named">
-          Pods
+          {t("Pods")}
           <NumberField
-            label="Pods"
+            label={t("Pods")}
             value={pods}
             min={1}
             max={MOST_PODS}
@@ -58,31 +59,37 @@ export function FitForm(props: { query: Query }) {
           />
         </label>
         <Select
-          label="Model"
+          label={t("Model")}
           value={model}
-          any="Any model"
+          any={t("Any model")}
           options={metadata.data?.models ?? []}
           onChange={(value) => setQuery({ model: value || undefined })}
         />
         <Choice
-          label="Grouping"
+          label={t("Grouping")}
           value={grouping}
           options={GROUPINGS}
           onChange={(value) => setQuery({ together: value })}
         />
-        <TextField name="cpu" label="CPUs per pod" value={cpu} example="8" valid={isAmount(cpu)} />
+        <TextField
+          name="cpu"
+          label={t("CPUs per pod")}
+          value={cpu}
+          example="8"
+          valid={isAmount(cpu)}
+        />
         <TextField
           name="memory"
-          label="Memory per pod"
+          label={t("Memory per pod")}
           value={memory}
           example="64Gi"
           valid={isAmount(memory)}
         />
         <TextField
           name="tolerate"
-          label="Tolerated taints"
+          label={t("Tolerated taints")}
           value={tolerate}
-          example="keys, or *"
+          example={t("keys, or *")}
           valid
         />
       </div>
@@ -92,8 +99,9 @@ export function FitForm(props: { query: Query }) {
         </Loaded>
       )}
       <p class="muted small form-note">
-        The planner counts free, healthy GPUs, cordons, taints, CPU and memory. It does not know
-        affinity, volumes and quotas of your pods.
+        {t(
+          "The planner counts free, healthy GPUs, cordons, taints, CPU and memory. It does not know affinity, volumes and quotas of your pods.",
+        )}
       </p>
     </>
   );
@@ -128,7 +136,7 @@ function TextField(props: {
       />
       {!props.valid && (
         <span class="small failed-words" role="alert">
-          such as {props.example}
+          {t("such as {example}", props)}
         </span>
       )}
     </label>
@@ -137,41 +145,47 @@ function TextField(props: {
 
 function Verdict(props: { answer: FitAnswer; gpus: number; pods: number; model: string }) {
   const { answer, gpus, pods } = props;
-  const what = `${pods > 1 ? `${pods} pods with ` : ""}${gpus} ${
-    props.model ? `${shortModel(props.model)} ` : ""
-  }${gpus === 1 ? "GPU" : "GPUs"}${pods > 1 ? " each" : ""}`;
+  const model = props.model ? shortModel(props.model) : "";
+  const each = model
+    ? plural(gpus, "{n} {model} GPU", "{n} {model} GPUs", { model })
+    : plural(gpus, "{n} GPU", "{n} GPUs");
+  const what = pods > 1 ? t("{pods} pods with {gpus} each", { pods, gpus: each }) : each;
+  const nodes = <strong class="num">{plural(answer.totalNodes, "{n} node", "{n} nodes")}</strong>;
   return (
     <div class="verdict" role="status">
       {answer.fits ? (
         <p>
-          <Badge word="Yes" tone="good" /> {what} would start now.{" "}
-          <strong class="num">
-            {count(answer.totalNodes)} {answer.totalNodes === 1 ? "node" : "nodes"}
-          </strong>{" "}
-          could take {pods > 1 ? "one of them" : "it"}.
+          <Badge word={t("Yes")} tone="good" /> {t("{what} would start now.", { what })}{" "}
+          {pods > 1
+            ? rich("{nodes} could take one of them.", { nodes })
+            : rich("{nodes} could take it.", { nodes })}
         </p>
       ) : (
         <>
           <p>
-            <Badge word="No" tone="warn" /> {answer.sentence}.
+            <Badge word={t("No")} tone="warn" /> {answer.sentence}.
           </p>
           {answer.estimate && <Estimate estimate={answer.estimate} />}
           {answer.estimate && !answer.estimate.expectedStart && (
-            <p class="soft">It would wait for {answer.estimate.waitsFor}.</p>
+            <p class="soft">
+              {t("It would wait for {reason}.", { reason: answer.estimate.waitsFor })}
+            </p>
           )}
         </>
       )}
       <p class="muted small nodes-line">
         {answer.nodes.slice(0, NODES).map((node) => (
           <a class="chip" key={node.name} href={link(["nodes", node.name])}>
-            {node.name} · {node.free} free
+            {node.name} · {t("{n} free", { n: node.free })}
           </a>
         ))}
-        {answer.totalNodes > NODES && <span>and {count(answer.totalNodes - NODES)} more</span>}
+        {answer.totalNodes > NODES && (
+          <span>{t("and {more} more", { more: answer.totalNodes - NODES })}</span>
+        )}
       </p>
       {answer.remedies.length > 0 && (
         <>
-          <h3>Ways to make it fit</h3>
+          <h3>{t("Ways to make it fit")}</h3>
           <ul class="bullets">
             {answer.remedies.map((remedy) => (
               <li key={remedy}>{remedy}</li>

@@ -1,6 +1,7 @@
 // The leases of GPUs, found by node, pod, namespace or claim.
 import { addressOf } from "../../api/client";
 import type { LeasePage, WorkloadMetadata } from "../../api/types";
+import { t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { link, setQuery } from "../../state/route";
 import {
@@ -18,12 +19,12 @@ import { NONE, percent } from "../../ui/format";
 import { ClaimLink, PodLink } from "./links";
 import { Table } from "../../ui/table";
 
-const UNAVAILABLE = "This server has no Kubernetes cluster with claims";
+const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const SIZE = 20;
 const ORIGINS = [
-  ["", "All"],
-  ["false", "Own"],
-  ["true", "External"],
+  ["", t("All")],
+  ["false", t("Own")],
+  ["true", t("External")],
 ] as const;
 type Origin = (typeof ORIGINS)[number][0];
 
@@ -40,26 +41,26 @@ export function Leases(props: { query: Record<string, string> }) {
     setQuery({ ...change, leases: undefined });
   return (
     <Card
-      title="Leases"
-      note="one per allocated GPU"
+      title={t("Leases")}
+      note={t("one per allocated GPU")}
       flush
       csv={addressOf("api/leases", { ...params, pageSize: 1000 })}
       aside={
         <span class="page-tools">
           <Search
-            label="Find a node, pod or claim"
+            label={t("Find a node, pod or claim")}
             value={lease}
             onChange={(value) => narrow({ lease: value || undefined })}
           />
           <Select
-            label="Namespace of leases"
+            label={t("Namespace of leases")}
             value={leasens}
-            any="All namespaces"
+            any={t("All namespaces")}
             options={metadata.data?.namespaces ?? []}
             onChange={(value) => narrow({ leasens: value || undefined })}
           />
           <Choice
-            label="Origin"
+            label={t("Origin")}
             value={foreign as Origin}
             options={ORIGINS}
             onChange={(value) => narrow({ foreign: value || undefined })}
@@ -80,10 +81,10 @@ export function Leases(props: { query: Record<string, string> }) {
               />
             </>
           ) : (
-            <Empty title={lease || leasens || foreign ? "No lease matches" : "No leases"}>
+            <Empty title={lease || leasens || foreign ? t("No lease matches") : t("No leases")}>
               {lease || leasens || foreign
-                ? "Change the search or the filters."
-                : "No GPU is allocated through claims."}
+                ? t("Change the search or the filters.")
+                : t("No GPU is allocated through claims.")}
             </Empty>
           )
         }
@@ -94,14 +95,14 @@ export function Leases(props: { query: Record<string, string> }) {
 
 function LeaseTable(props: { page: LeasePage }) {
   return (
-    <Table label="Leases">
+    <Table label={t("Leases")}>
       <thead>
         <tr>
-          <th>Node</th>
+          <th>{t("Node")}</th>
           <th class="right">GPU</th>
-          <th>Held by</th>
-          <th>Claim</th>
-          <th>Since</th>
+          <th>{t("Held by")}</th>
+          <th>{t("Claim")}</th>
+          <th>{t("Since")}</th>
         </tr>
       </thead>
       <tbody>

@@ -1,5 +1,6 @@
 // Scheduling page: what would fit, pending claims with reasons, gangs, leases, free capacity.
 import type { GpuMap } from "../../api/types";
+import { t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { setQuery } from "../../state/route";
 import { Card, Empty, Loaded, PageHead } from "../../ui/components";
@@ -22,25 +23,25 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
   return (
     <>
       <PageHead
-        title="Scheduling"
-        sub="What would fit, pending claims, gangs, leases and free GPUs"
+        title={t("Scheduling")}
+        sub={t("What would fit, pending claims, gangs, leases and free GPUs")}
       />
       <div class="grid wide-left">
-        <Card title="Would it fit now?">
+        <Card title={t("Would it fit now?")}>
           <FitForm query={props.query} />
         </Card>
-        <Card title="Free GPUs by node" note="of all sources">
+        <Card title={t("Free GPUs by node")} note={t("of all sources")}>
           <Loaded of={map}>{(data) => <Fragments map={data} />}</Loaded>
         </Card>
       </div>
       {claim && (
         <div class="grid">
           <Card
-            title={`Why is ${name} waiting?`}
+            title={t("Why is {name} waiting?", { name })}
             note={namespace}
             aside={
               <button class="button" onClick={() => setQuery({ claim: undefined })}>
-                Close
+                {t("Close")}
               </button>
             }
           >
@@ -62,12 +63,12 @@ export function SchedulingPage(props: { query: Record<string, string> }) {
 function Fragments(props: { map: GpuMap }) {
   const groups = byFree(props.map);
   const most = Math.max(1, ...groups.map(([, nodes]) => nodes));
-  if (!groups.length) return <Empty title="No free GPUs" />;
+  if (!groups.length) return <Empty title={t("No free GPUs")} />;
   return (
     <ul class="bars">
       {groups.map(([free, nodes]) => (
         <li key={free}>
-          <span class="num soft">{free} free</span>
+          <span class="num soft">{t("{n} free", { n: free })}</span>
           <span class="bar">
             <span class="bar-fill" style={{ width: `${(nodes / most) * 100}%` }} />
           </span>

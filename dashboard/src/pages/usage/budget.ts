@@ -1,5 +1,6 @@
 // Budgets of GpuQueues: how much is left, and when it will be used up at the forecast demand. Pure.
 import type { Forecast, QueueList, Report } from "../../api/types";
+import { t } from "../../i18n/text";
 
 type Queue = QueueList["data"][number];
 
@@ -18,7 +19,7 @@ export function budgetOf(queues: readonly Queue[], namespace: string): BudgetLin
   const queue = queues.find((each) => each.budget && each.namespaces.includes(namespace));
   if (!queue?.budget) return undefined;
   return {
-    name: `budget of queue ${queue.name}`,
+    name: t("budget of queue {queue}", { queue: queue.name }),
     metric: queue.budget.unit === "cost" ? "cost" : "hours",
     total: queue.budget.total,
     hours: HOURS[queue.budget.period] ?? HOURS["Month"] ?? 730,

@@ -1,8 +1,10 @@
 // The budgets of GpuQueues: what is used, and when the rest will be.
 import type { Forecast, QueueList, Report } from "../../api/types";
+import { periodText } from "../../i18n/states";
+import { t } from "../../i18n/text";
 import { useSession } from "../../state/session";
 import { Card, Meter } from "../../ui/components";
-import { NONE, count, money, weekday } from "../../ui/format";
+import { NONE, count, list, money, weekday } from "../../ui/format";
 import { priceOf, spendingOf } from "./budget";
 import { Table } from "../../ui/table";
 
@@ -18,16 +20,16 @@ export function Budgets(props: {
   if (!shown.length) return null;
   return (
     <div class="grid">
-      <Card title="Budgets" note="of GpuQueues, in their current period" flush>
-        <Table label="Budgets">
+      <Card title={t("Budgets")} note={t("of GpuQueues, in their current period")} flush>
+        <Table label={t("Budgets")}>
           <thead>
             <tr>
-              <th>Queue</th>
-              <th>Period</th>
-              <th class="right">Used</th>
-              <th class="right">Budget</th>
-              <th class="meter-cell">Share</th>
-              <th>Used up</th>
+              <th>{t("Queue")}</th>
+              <th>{t("Period")}</th>
+              <th class="right">{t("Used")}</th>
+              <th class="right">{t("Budget")}</th>
+              <th class="meter-cell">{t("Share")}</th>
+              <th>{t("Used up")}</th>
             </tr>
           </thead>
           <tbody>
@@ -46,21 +48,26 @@ function BudgetRow(props: { queue: Queue; forecast: Forecast | undefined; report
   const { budget } = queue;
   if (!budget) return null;
   const amount = (value: number) =>
-    budget.unit === "cost" ? money(value, props.report.currency) : `${count(value)} GPU hours`;
+    budget.unit === "cost"
+      ? money(value, props.report.currency)
+      : t("{hours} GPU hours", { hours: count(value) });
   return (
     <tr>
       <td class="name">
         {queue.name}
-        <div class="muted small">{queue.namespaces.join(", ")}</div>
+        <div class="muted small">{list(queue.namespaces)}</div>
       </td>
       <td>
-        {budget.period}
-        {budget.hard && <div class="muted small">hard limit</div>}
+        {periodText(budget.period)}
+        {budget.hard && <div class="muted small">{t("hard limit")}</div>}
       </td>
       <td class="right">{amount(budget.used)}</td>
       <td class="right">{amount(budget.total)}</td>
       <td class="meter-cell">
-        <Meter rate={budget.percent / 100} label={`budget of ${queue.name} used`} />
+        <Meter
+          rate={budget.percent / 100}
+          label={t("budget of {queue} used", { queue: queue.name })}
+        />
       </td>
       <td>
         <UsedUp {...props} />
@@ -72,12 +79,15 @@ function BudgetRow(props: { queue: Queue; forecast: Forecast | undefined; report
 function UsedUp(props: { queue: Queue; forecast: Forecast | undefined; report: Report }) {
   const { zone } = useSession();
   const { budget } = props.queue;
-  if (budget && budget.used >= budget.total) return <strong class="failed-words">now</strong>;
+  if (budget && budget.used >= budget.total)
+    return <strong class="failed-words">{t("now")}</strong>;
   const price = priceOf(props.report, props.queue.namespaces);
   const found = props.forecast && spendingOf(props.queue, props.forecast, price);
   if (!found) return <>{NONE}</>;
   const renewed = budget?.renewedAt ? Date.parse(budget.renewedAt) : Infinity;
-  if (found.at !== null && found.at < renewed) return <>{weekday(found.at, zone)}, expected</>;
-  if (renewed <= found.until) return <span class="muted">not before its renewal</span>;
-  return <span class="muted">not before {weekday(found.until, zone)}</span>;
+  if (found.at !== null && found.at < renewed)
+    return <>{t("{day}, expected", { day: weekday(found.at, zone) })}</>;
+  if (renewed <= found.until) return <span class="muted">{t("not before its renewal")}</span>;
+  const day = weekday(found.until, zone);
+  return <span class="muted">{t("not before {day}", { day })}</span>;
 }

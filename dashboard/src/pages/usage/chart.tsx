@@ -4,6 +4,8 @@ import type { Report } from "../../api/types";
 import type { Overlay } from "../../charts/align";
 import { teamColours } from "../../charts/colours";
 import { Lines } from "../../charts/lines";
+import { groupText } from "../../i18n/states";
+import { t } from "../../i18n/text";
 import { setQuery } from "../../state/route";
 import { useSession, type Zone } from "../../state/session";
 import { Card, Choice } from "../../ui/components";
@@ -14,9 +16,10 @@ import { rateOf, type BudgetLine } from "./budget";
 import { METRICS, type Metric } from "./query";
 
 const MODES = [
-  ["time", "Over time"],
-  ["sum", "Cumulative"],
+  ["time", t("Over time")],
+  ["sum", t("Cumulative")],
 ] as const;
+const BEFORE = t("period before");
 type Mode = (typeof MODES)[number][0];
 
 export function UsageChart(props: {
@@ -45,13 +48,12 @@ export function UsageChart(props: {
     const ends = axisOf(props.days, daily, zone);
     const found: Overlay[] = [];
     if (before?.series && !props.only && (mode === "time" || isComplete(before))) {
-      const total = { name: "period before", points: totalLine(stackedLines(before, metric)) };
+      const total = { name: BEFORE, points: totalLine(stackedLines(before, metric)) };
       const [line] = mode === "sum" ? cumulative([total]) : [total];
       const points = (line?.points ?? [])
         .map(([value, at]) => [value, at + shift] as const)
         .filter(([, at]) => at <= ends.to * 1000);
-      if (points.length)
-        found.push({ name: "period before", points, colour: "--muted", dash: true });
+      if (points.length) found.push({ name: BEFORE, points, colour: "--muted", dash: true });
     }
     if (props.budget && props.budget.metric === metric) {
       const value = mode === "sum" ? props.budget.total : rateOf(props.budget) * (daily ? 24 : 1);
@@ -69,17 +71,17 @@ export function UsageChart(props: {
   return (
     <Card
       title={title}
-      note={mode === "time" && !daily && metric === "hours" ? "hourly mean" : undefined}
+      note={mode === "time" && !daily && metric === "hours" ? t("hourly mean") : undefined}
       aside={
         <span class="page-tools">
           <Choice
-            label="Quantity"
+            label={t("Quantity")}
             value={metric}
             options={METRICS.filter(([name]) => hasMetric(report, name))}
             onChange={(value) => setQuery({ metric: value === "hours" ? undefined : value })}
           />
           <Choice
-            label="Sum"
+            label={t("Sum")}
             value={mode}
             options={MODES}
             onChange={(value) => setQuery({ mode: value === "time" ? undefined : value })}
@@ -93,7 +95,7 @@ export function UsageChart(props: {
         colours={colours}
         stacked
         bars={daily && mode === "time"}
-        label={`${title} by ${props.heading}`}
+        label={t("{title} by {group}", { title, group: groupText(props.heading) })}
         height={280}
         format={short}
         {...axisOf(props.days, daily, zone)}
@@ -113,10 +115,15 @@ export function hasMetric(report: Report, metric: Metric): boolean {
 }
 
 function titleOf(metric: Metric, mode: Mode, daily: boolean, currency: string): string {
-  const per = mode === "sum" ? ", cumulative" : daily ? " per day" : " per hour";
-  if (metric === "cost") return withUnit(`Cost${per}`, currency);
-  if (metric === "energy") return `Energy${per} (kWh)`;
-  return daily || mode === "sum" ? `GPU hours${per}` : "Allocated GPUs";
+  if (metric === "hours" && mode === "time" && !daily) return t("Allocated GPUs");
+  const what = { cost: t("Cost"), energy: t("Energy"), hours: t("GPU hours") }[metric];
+  const title =
+    mode === "sum"
+      ? t("{what}, cumulative", { what })
+      : daily
+        ? t("{what} per day", { what })
+        : t("{what} per hour", { what });
+  return withUnit(title, { cost: currency, energy: "kWh", hours: "" }[metric]);
 }
 
 /** Return the time axis for days: up to now, whatever hours have statistics. */

@@ -3,10 +3,11 @@ import { useMemo } from "preact/hooks";
 import type { Forecast, Report } from "../../api/types";
 import type { Overlay } from "../../charts/align";
 import { Lines } from "../../charts/lines";
+import { t } from "../../i18n/text";
 import { useSession } from "../../state/session";
 import type { Resource } from "../../state/resource";
 import { Card, Empty, Loaded } from "../../ui/components";
-import { count, money, short, weekday } from "../../ui/format";
+import { count, list, money, short, weekday } from "../../ui/format";
 import { stackedLines, totalLine } from "../report";
 
 type Group = Forecast["data"][number];
@@ -21,8 +22,11 @@ export function ForecastCard(props: {
   of: string;
 }) {
   return (
-    <Card title="Forecast" note={`GPUs that ${props.of} will want, with a 90% interval`}>
-      <Loaded of={props.forecast} missing="This server has no forecasts">
+    <Card
+      title={t("Forecast")}
+      note={t("GPUs that {who} will want, with a 90% interval", { who: props.of })}
+    >
+      <Loaded of={props.forecast} missing={t("This server has no forecasts")}>
         {(data) => (
           <Chart
             group={data.data.find((group) => group.name === props.name)}
@@ -44,19 +48,19 @@ function Chart(props: { group: Group | undefined; report: Report; of: string }) 
     const at = (time: string) => Date.parse(time);
     const overlays: Overlay[] = [
       {
-        name: "low",
+        name: t("low"),
         band: "low",
         colour: "--accent",
         points: points.map((point) => [point.low, at(point.time)] as const),
       },
       {
-        name: "high",
+        name: t("high"),
         band: "high",
         colour: "--accent",
         points: points.map((point) => [point.high, at(point.time)] as const),
       },
       {
-        name: "expected",
+        name: t("expected"),
         colour: "--accent",
         dash: true,
         points: points.map((point) => [point.expected, at(point.time)] as const),
@@ -66,12 +70,12 @@ function Chart(props: { group: Group | undefined; report: Report; of: string }) 
     const ends = [Math.min(...times), Math.max(...times)];
     if (group?.capacity)
       overlays.push({
-        name: "GPUs in the cluster",
+        name: t("GPUs in the cluster"),
         colour: "--bad",
         dash: true,
         points: ends.map((time) => [group.capacity ?? 0, time] as const),
       });
-    const lines = past.length ? [{ name: "allocated", points: past }] : [];
+    const lines = past.length ? [{ name: t("allocated"), points: past }] : [];
     return { lines, overlays, from: (ends[0] ?? 0) / 1000, to: (ends[1] ?? 0) / 1000 };
   }, [group, report]);
   return (
@@ -82,7 +86,7 @@ function Chart(props: { group: Group | undefined; report: Report; of: string }) 
           <Lines
             lines={shown.lines}
             overlays={shown.overlays}
-            label={`Forecast of the demand of ${props.of}`}
+            label={t("Forecast of the demand of {who}", { who: props.of })}
             height={220}
             format={short}
             from={shown.from}
@@ -90,8 +94,8 @@ function Chart(props: { group: Group | undefined; report: Report; of: string }) 
           />
         </>
       ) : (
-        <Empty icon="clock" title="No forecast yet">
-          It needs three days of recorded allocations.
+        <Empty icon="clock" title={t("No forecast yet")}>
+          {t("It needs three days of recorded allocations.")}
         </Empty>
       )}
     </>
@@ -103,14 +107,25 @@ function sentence(group: Group, report: Report, zone: "local" | "UTC"): string {
   const hours = group.points.reduce((sum, point) => sum + point.expected, 0);
   const { allocated_gpu_hours: used, cost, ...rest } = report.totals;
   const price = used && cost > 0 ? cost / used : 0;
-  const paid = price
-    ? `, about ${money(hours * price, report.currency)} at this period's mean price`
-    : "";
-  const energy = rest.energy_kwh && used ? `, ${count((hours * rest.energy_kwh) / used)} kWh` : "";
-  const full = group.capacityExceeded
-    ? ` It exceeds the GPUs of the cluster on ${weekday(Date.parse(group.capacityExceeded), zone)}.`
-    : group.capacityExceededEarliest
-      ? ` It may exceed the GPUs of the cluster from ${weekday(Date.parse(group.capacityExceededEarliest), zone)} on.`
-      : "";
-  return `Expected in the next ${days} days: ${count(hours)} GPU hours${paid}${energy}.${full}`;
+  const amounts = [
+    t("{hours} GPU hours", { hours: count(hours) }),
+    price &&
+      t("about {cost} at this period's mean price", {
+        cost: money(hours * price, report.currency),
+      }),
+    rest.energy_kwh && used && `${count((hours * rest.energy_kwh) / used)} kWh`,
+  ].filter((each): each is string => typeof each === "string");
+  const day = (text: string) => weekday(Date.parse(text), zone);
+  return [
+    t("Expected in the next {days} days: {amounts}.", { days, amounts: list(amounts) }),
+    group.capacityExceeded
+      ? t("It exceeds the GPUs of the cluster on {day}.", { day: day(group.capacityExceeded) })
+      : group.capacityExceededEarliest
+        ? t("It may exceed the GPUs of the cluster from {day} on.", {
+            day: day(group.capacityExceededEarliest),
+          })
+        : "",
+  ]
+    .filter(Boolean)
+    .join(" ");
 }

@@ -1,5 +1,6 @@
 // The controls of the usage page: grouping, days, and the way back from a namespace or workload.
 import { useState } from "preact/hooks";
+import { t } from "../../i18n/text";
 import { setQuery } from "../../state/route";
 import { Choice, Select } from "../../ui/components";
 import { problemOf, type Days } from "../period";
@@ -9,7 +10,7 @@ export function Grouping(props: { by: Group; keys: string[] | undefined; chosen:
   return (
     <>
       <Choice
-        label="Group by"
+        label={t("Group by")}
         value={props.by}
         options={GROUPS}
         onChange={(value) =>
@@ -24,7 +25,7 @@ export function Grouping(props: { by: Group; keys: string[] | undefined; chosen:
       />
       {!!props.keys?.length && (
         <Select
-          label="Key"
+          label={t("Key")}
           value={props.chosen}
           options={props.keys}
           onChange={(value) => setQuery({ key: value })}
@@ -48,12 +49,12 @@ export function PeriodChoice(props: { query: Query; days: Days }) {
     });
   return (
     <>
-      <Choice label="Period" value={period} options={PERIODS} onChange={choose} />
+      <Choice label={t("Period")} value={period} options={PERIODS} onChange={choose} />
       {period === "month" && (
         <input
           class="field"
           type="month"
-          aria-label="Month"
+          aria-label={t("Month")}
           value={query["month"] ?? days.first.slice(0, 7)}
           onInput={(event) =>
             event.currentTarget.value && setQuery({ month: event.currentTarget.value })
@@ -85,7 +86,7 @@ function Dates(props: { days: Days }) {
   );
   return (
     <span class="dates">
-      {field("First day", "first")} – {field("Last day", "last")}
+      {field(t("First day"), "first")} – {field(t("Last day"), "last")}
       {problem && (
         <span class="small failed-words" role="alert">
           {problem}
@@ -102,9 +103,9 @@ export function Crumbs(props: { query: Query }) {
   const top = () =>
     setQuery({ ns: undefined, name: undefined, by: undefined, page: undefined }, true);
   return (
-    <nav class="crumbs" aria-label="Breadcrumb">
+    <nav class="crumbs" aria-label={t("Breadcrumb")}>
       <button class="linkish accent" onClick={top}>
-        All namespaces
+        {t("All namespaces")}
       </button>
       {ns && <span aria-hidden="true">›</span>}
       {ns &&

@@ -5,6 +5,8 @@ import { addressOf, type Params } from "../../api/client";
 import type { Forecast, QueueList, Report } from "../../api/types";
 import { teamColours } from "../../charts/colours";
 import { Treemap } from "../../charts/treemap";
+import { groupText } from "../../i18n/states";
+import { t } from "../../i18n/text";
 import { useResource, type Resource } from "../../state/resource";
 import { setQuery } from "../../state/route";
 import { useSession } from "../../state/session";
@@ -23,6 +25,7 @@ import { Crumbs, Grouping, PeriodChoice } from "./head";
 import {
   daysOf,
   mergedRuns,
+  rowName,
   valueOf,
   workloadKey,
   type Group,
@@ -39,7 +42,7 @@ const MOST_LINES = 50;
 const MAX_GROUPS = 500;
 const MOST_TILES = 60;
 const REPORT = "api/v1/gpu-aggregation/report";
-const UNAVAILABLE = "This server has no hourly statistics";
+const UNAVAILABLE = t("This server has no hourly statistics");
 
 export function UsagePage(props: { query: Query }) {
   const { query } = props;
@@ -76,11 +79,11 @@ export function UsagePage(props: { query: Query }) {
   const name = zoneName(zone) ?? "UTC";
   return (
     <>
-      <PageHead title="Usage" sub={subtitle(days, name, report.data)}>
+      <PageHead title={t("Usage")} sub={subtitle(days, name, report.data)}>
         <Grouping by={by} keys={labelled ? keys.data : undefined} chosen={key} />
         <PeriodChoice query={query} days={days} />
         <button class="button" onClick={() => print()}>
-          <Icon name="print" /> Print
+          <Icon name="print" /> {t("Print")}
         </button>
       </PageHead>
       <Crumbs query={query} />
@@ -90,8 +93,14 @@ export function UsagePage(props: { query: Query }) {
         </Card>
       ) : labelled && keys.data?.length === 0 ? (
         <Card>
-          <Empty title={`No ${by} keys are configured`}>
-            Add keys to the accounting settings. Rows appear after the next full hour.
+          <Empty
+            title={
+              by === "label"
+                ? t("No label keys are configured")
+                : t("No annotation keys are configured")
+            }
+          >
+            {t("Add keys to the accounting settings. Rows appear after the next full hour.")}
           </Empty>
         </Card>
       ) : (
@@ -159,7 +168,7 @@ function UsageReport(props: {
   );
   const metric = metricOf(query, report);
   // All groups get their colours together, so that they do not depend on which are the largest.
-  if (heading !== "workload") teamColours(report.rows.map((row) => row.name || "none"));
+  if (heading !== "workload") teamColours(report.rows.map(rowName));
   const rows = useMemo(() => {
     const held = allocatedRows(report);
     if (name)
@@ -173,8 +182,8 @@ function UsageReport(props: {
   if (!report.hours_accounted) {
     return (
       <Card>
-        <Empty icon="clock" title="No statistics for these days">
-          Hourly rows appear two minutes after the end of the hour.
+        <Empty icon="clock" title={t("No statistics for these days")}>
+          {t("Hourly rows appear two minutes after the end of the hour.")}
         </Empty>
       </Card>
     );
@@ -204,7 +213,7 @@ function UsageReport(props: {
               forecast={ns ? forecast : whole}
               name={ns ?? ""}
               report={report}
-              of={ns ? `namespace ${ns}` : "all namespaces"}
+              of={ns ? t("namespace {name}", { name: ns }) : t("all namespaces")}
             />
           )}
         </div>
@@ -212,7 +221,11 @@ function UsageReport(props: {
       {!ns && <Budgets queues={list} forecast={forecast.data} report={report} />}
       <div class="grid">
         <Card
-          title={name ? "Runs" : `GPU hours by ${heading}`}
+          title={
+            name
+              ? t("Runs")
+              : t("{title} by {group}", { title: t("GPU hours"), group: groupText(heading) })
+          }
           flush
           csv={name ? undefined : addressOf(REPORT, { ...props.params, format: "csv" })}
         >
@@ -282,23 +295,28 @@ function Shares(props: {
     .sort((a, b) => valueOf(b, shown) - valueOf(a, shown))
     .slice(0, MOST_TILES);
   const colours = teamColours(
-    groups.map((row) => row.name || "none"),
+    groups.map(rowName),
     "bars",
     props.heading === "workload" ? "workload" : "team",
   );
   const format = (value: number) =>
     shown === "cost"
       ? money(value, report.currency)
-      : `${count(value)} ${shown === "energy" ? "kWh" : "GPU hours"}`;
-  const words = { cost: "Cost", hours: "GPU hours", energy: "Energy" }[shown];
+      : shown === "energy"
+        ? `${count(value)} kWh`
+        : t("{hours} GPU hours", { hours: count(value) });
+  const title = t("{title} by {group}", {
+    title: { cost: t("Cost"), hours: t("GPU hours"), energy: t("Energy") }[shown],
+    group: groupText(props.heading),
+  });
   return (
-    <Card title={`${words} by ${props.heading}`} note="area is proportional">
+    <Card title={title} note={t("area is proportional")}>
       <Treemap
-        label={`${words} by ${props.heading}`}
+        label={title}
         items={groups.map((row) => ({
-          name: row.name || "none",
+          name: rowName(row),
           value: valueOf(row, shown),
-          colour: colours.get(row.name || "none") ?? "",
+          colour: colours.get(rowName(row)) ?? "",
           open: opener(row, props.query),
         }))}
         format={format}

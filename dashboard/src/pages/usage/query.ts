@@ -1,31 +1,32 @@
 // What the usage page shows, from its address: the days, the grouping, and how deep somebody has looked.
 import type { ReportRow } from "../../api/types";
+import { t } from "../../i18n/text";
 import type { Zone } from "../../state/session";
 import { lastDays, monthOf, type Days } from "../period";
 
 export type Query = Record<string, string>;
 
 export const PERIODS = [
-  ["today", "Today"],
-  ["7d", "7 days"],
-  ["30d", "30 days"],
-  ["month", "Month"],
-  ["dates", "Dates"],
+  ["today", t("Today")],
+  ["7d", t("{n} days", { n: 7 })],
+  ["30d", t("{n} days", { n: 30 })],
+  ["month", t("Month")],
+  ["dates", t("Dates")],
 ] as const;
 export type Period = (typeof PERIODS)[number][0];
 
 export const GROUPS = [
-  ["namespace", "Namespace"],
-  ["label", "Label"],
-  ["annotation", "Annotation"],
-  ["workload", "Workload"],
+  ["namespace", t("Namespace")],
+  ["label", t("Label")],
+  ["annotation", t("Annotation")],
+  ["workload", t("Workload")],
 ] as const;
 export type Group = (typeof GROUPS)[number][0];
 
 export const METRICS = [
-  ["hours", "GPU hours"],
-  ["cost", "Cost"],
-  ["energy", "Energy"],
+  ["hours", t("GPU hours")],
+  ["cost", t("Cost")],
+  ["energy", t("Energy")],
 ] as const;
 export type Metric = (typeof METRICS)[number][0];
 
@@ -37,6 +38,11 @@ export function daysOf(query: Query, zone: Zone, now = Date.now()): Days {
   if (period === "month") return monthOf(month ?? "", now, zone);
   const week = lastDays(7, now, zone);
   return period === "dates" ? { first: from ?? week.first, last: to ?? week.last } : week;
+}
+
+/** Return the name of a group; a label without a value has none. */
+export function rowName(row: { name: string }): string {
+  return row.name || t("none");
 }
 
 /** Return the value of a row in a metric. */

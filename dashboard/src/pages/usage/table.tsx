@@ -1,12 +1,13 @@
 // The rows of the report: groups that open their workloads, workloads that open their runs, and the total.
 import { useMemo } from "preact/hooks";
 import type { Report, ReportRow } from "../../api/types";
+import { t } from "../../i18n/text";
 import { link, setQuery } from "../../state/route";
 import { sorted, type Sort } from "../../state/sort";
 import { Pager } from "../../ui/components";
 import { decimal, percent, withUnit } from "../../ui/format";
 import { SortHead } from "../../ui/sort";
-import { GROUPS, workloadKey, type UsageRow } from "./query";
+import { GROUPS, rowName, workloadKey, type UsageRow } from "./query";
 import { Table } from "../../ui/table";
 
 const SIZE = 20;
@@ -54,18 +55,18 @@ export function UsageTable(props: {
   const head = { sort, otherwise: "-hours", right: true, down: true };
   return (
     <>
-      <Table label="GPU hours">
+      <Table label={t("GPU hours")}>
         <thead>
           <tr>
             <SortHead field="name" words={capital(props.heading)} sort={sort} otherwise="-hours" />
-            <SortHead field="hours" words="GPU hours" {...head} />
-            {props.before && <th class="right">Change</th>}
-            <th class="right">Share of capacity</th>
-            <SortHead field="utilization" words="Utilization" {...head} />
-            <SortHead field="idle" words="Idle GPU hours" {...head} />
-            {metered && <SortHead field="energy" words="Energy (kWh)" {...head} />}
+            <SortHead field="hours" words={t("GPU hours")} {...head} />
+            {props.before && <th class="right">{t("Change")}</th>}
+            <th class="right">{t("Share of capacity")}</th>
+            <SortHead field="utilization" words={t("Utilization")} {...head} />
+            <SortHead field="idle" words={t("Idle GPU hours")} {...head} />
+            {metered && <SortHead field="energy" words={t("Energy (kWh)")} {...head} />}
             {priced && (
-              <SortHead field="cost" words={withUnit("Cost", report.currency)} {...head} />
+              <SortHead field="cost" words={withUnit(t("Cost"), report.currency)} {...head} />
             )}
           </tr>
         </thead>
@@ -92,7 +93,7 @@ export function UsageTable(props: {
         </tbody>
         <tfoot>
           <tr class="total">
-            <td>Total</td>
+            <td>{t("Total")}</td>
             <td class="right">{decimal(totals.allocated_gpu_hours, 2)}</td>
             {props.before && <td />}
             <td class="right">{percent(totals.allocation_rate / 100, 1)}</td>
@@ -127,16 +128,17 @@ function changeOf(
 ): string {
   const [hours, hoursBefore] = [of.report.hours_accounted, of.before?.hours_accounted ?? 0];
   if (row.row !== "group" || !hours || !hoursBefore) return "";
-  if (!earlier?.gpu_hours) return "new";
+  if (!earlier?.gpu_hours) return t("new");
   const change = row.gpu_hours / hours / (earlier.gpu_hours / hoursBefore) - 1;
   return `${change < 0 ? "−" : "+"}${percent(Math.abs(change), 1)}`;
 }
 
 function RowName(props: { row: UsageRow; open: (() => void) | undefined }) {
   const { row, open } = props;
-  if (row.row === "unattributed") return <span class="muted">unattributed</span>;
-  if (row.row === "others") return <span class="muted">{row.name}</span>;
-  const name = row.name || "none";
+  if (row.row === "unattributed") return <span class="muted">{t("unattributed")}</span>;
+  if (row.row === "others")
+    return <span class="muted">{t("{n} others", { n: parseInt(row.name) })}</span>;
+  const name = rowName(row);
   const opened = open ? (
     <button class="linkish name-link" onClick={open}>
       {name}
@@ -152,7 +154,11 @@ function RowName(props: { row: UsageRow; open: (() => void) | undefined }) {
       {opened}
       <div class="muted small">
         {row.namespace} · {row.kind}
-        {row.runs > 1 ? ` · ${row.runs} runs` : row.uid ? ` · ${row.uid.slice(0, 8)}` : ""}
+        {row.runs > 1
+          ? ` · ${t("{n} runs", { n: row.runs })}`
+          : row.uid
+            ? ` · ${row.uid.slice(0, 8)}`
+            : ""}
       </div>
     </>
   );
@@ -163,5 +169,5 @@ function rate(percents: number | null): number | null {
 }
 
 function capital(words: string): string {
-  return GROUPS.find(([name]) => name === words)?.[1] ?? words;
+  return words === "run" ? t("Run") : (GROUPS.find(([name]) => name === words)?.[1] ?? words);
 }

@@ -1,6 +1,7 @@
 // The totals of the period, each compared with the period before.
 import type { ComponentChildren } from "preact";
 import type { Report } from "../../api/types";
+import { t } from "../../i18n/text";
 import { NONE, count, decimal, money, percent } from "../../ui/format";
 import { formatDays, type Days } from "../period";
 
@@ -17,16 +18,19 @@ export function Totals(props: { report: Report; before: Report | undefined; days
   return (
     <div class="grid stats usage-stats">
       <Stat
-        label="Allocated GPU hours"
+        label={t("Allocated GPU hours")}
         value={count(totals.allocated_gpu_hours)}
-        sub={`${decimal(totals.allocation_rate)}% of ${count(totals.capacity_gpu_hours)} available`}
+        sub={t("{share} of {hours} available", {
+          share: percent(totals.allocation_rate / 100, 1),
+          hours: count(totals.capacity_gpu_hours),
+        })}
       >
         {change("allocated_gpu_hours")}
       </Stat>
       <Stat
-        label="Utilization (allocated GPUs)"
+        label={t("Utilization (allocated GPUs)")}
         value={percent(totals.avg_utilization === null ? null : totals.avg_utilization / 100)}
-        sub="weighted by GPU hours"
+        sub={t("weighted by GPU hours")}
       >
         <Points
           now={totals.avg_utilization}
@@ -35,28 +39,32 @@ export function Totals(props: { report: Report; before: Report | undefined; days
         />
       </Stat>
       <Stat
-        label="Idle GPU hours"
+        label={t("Idle GPU hours")}
         value={count(totals.idle_gpu_hours)}
-        sub={`${percent(share, 1)} of allocated GPU hours`}
+        sub={t("{share} of allocated GPU hours", { share: percent(share, 1) })}
       >
         {change("idle_gpu_hours")}
       </Stat>
       <Stat
-        label="Cost"
+        label={t("Cost")}
         value={totals.cost > 0 ? money(totals.cost, currency) : NONE}
         sub={
           totals.cost > 0
-            ? `${money(totals.cost / totals.allocated_gpu_hours, currency, 2)} per allocated GPU hour`
-            : "no prices configured"
+            ? t("{cost} per allocated GPU hour", {
+                cost: money(totals.cost / totals.allocated_gpu_hours, currency, 2),
+              })
+            : t("no prices configured")
         }
       >
         {totals.cost > 0 && change("cost")}
       </Stat>
       {totals.energy_kwh !== null && (
         <Stat
-          label="Energy of allocated GPUs"
+          label={t("Energy of allocated GPUs")}
           value={`${count(totals.energy_kwh)} kWh`}
-          sub={`${decimal(totals.energy_kwh / (totals.allocated_gpu_hours || 1), 2)} kWh per GPU hour`}
+          sub={t("{energy} kWh per GPU hour", {
+            energy: decimal(totals.energy_kwh / (totals.allocated_gpu_hours || 1), 2),
+          })}
         >
           {change("energy_kwh")}
         </Stat>
@@ -78,20 +86,23 @@ function Change(props: { now: number | null; before: number | null | undefined; 
   if (props.now === null || !props.before) return null;
   const change = props.now / props.before - 1;
   const words = `${change < 0 ? "−" : "+"}${percent(Math.abs(change), 1)}`;
-  return <Against words={words} than={props.than} note="per observed hour" />;
+  return <Against words={words} than={props.than} note={t("per observed hour")} />;
 }
 
 function Points(props: { now: number | null; before: number | null | undefined; than: Days }) {
   if (props.now === null || props.before == null) return null;
   const change = props.now - props.before;
-  const words = `${change < 0 ? "−" : "+"}${decimal(Math.abs(change))} points`;
+  const words = t("{change} points", {
+    change: `${change < 0 ? "−" : "+"}${decimal(Math.abs(change))}`,
+  });
   return <Against words={words} than={props.than} note="" />;
 }
 
 function Against(props: { words: string; than: Days; note: string }) {
   return (
     <span class="stat-sub num" title={props.note || undefined}>
-      <b>{props.words}</b> <span class="muted">against {formatDays(props.than)}</span>
+      <b>{props.words}</b>{" "}
+      <span class="muted">{t("against {days}", { days: formatDays(props.than) })}</span>
     </span>
   );
 }
