@@ -248,5 +248,5 @@ def test_a_controller_that_is_killed_after_every_write_repeats_no_action(
         "test 2 passed",
         "all tests passed",
     ]
-    for action in ("patch nodes", "create pods/eviction", "create jobs", "patch gpunodestatuses"):
-        assert any(action in each for each in controller.killed_after), f"not killed after {action}"
+    for write in ("patch nodes", "create pods/eviction", "create jobs", "patch gpunodestatuses"):
+        assert any(write in each for each in controller.killed_after), f"not killed after {write}"

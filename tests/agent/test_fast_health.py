@@ -130,16 +130,14 @@ async def test_a_fault_does_not_wait_behind_a_change_of_pods_for_which_there_is_
     tasks = [asyncio.create_task(publisher.watch.run()), asyncio.create_task(publisher.run())]
 
     def used_by(pod: str, bad: bool = False) -> NodeGpus:
-        health = "Unhealthy" if bad else "Healthy"
-        device = DeviceStatus(0, health=health, uuid="GPU-0", in_use_by=(pod,))
+        device = DeviceStatus(0, health="Unhealthy" if bad else "Healthy", uuid="GPU-0", in_use_by=(pod,))
         return NodeGpus((device,), 1, 0, int(bad))
 
-    await wait_until(lambda: publisher.writes == 1)
-    while publisher.writes < BURST:
-        before = publisher.writes
-        status = used_by(f"pod-{before}")
+    for written in range(1, BURST):
+        await wait_until(partial(has_written, publisher, written))
+        status = used_by(f"pod-{written}")
         publisher.wake()
-        await wait_until(lambda before=before: publisher.writes > before)
+    await wait_until(partial(has_written, publisher, BURST))
     status = used_by("the one for which there is no token")
     publisher.wake()
     await asyncio.sleep(0.1)  # it begins to wait for a token
@@ -149,3 +147,7 @@ async def test_a_fault_does_not_wait_behind_a_change_of_pods_for_which_there_is_
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def has_written(publisher: StatusPublisher, times: int) -> bool:
+    return publisher.writes == times
