@@ -58,6 +58,9 @@ RARELY_USED: dict[str, dict[Right, str]] = {
         ("patch", "events.k8s.io", "events"): "increases the count of a repeated event",
         ("list", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
         ("watch", "scheduling.k8s.io", "podgroups"): "native PodGroups need a feature gate",
+        ("list", "resource.k8s.io", "devicetaintrules"): "they need a feature gate (test_device_taints.py)",
+        ("watch", "resource.k8s.io", "devicetaintrules"): "they need a feature gate (test_device_taints.py)",
+        ("delete", "resource.k8s.io", "devicetaintrules"): "they need a feature gate (test_device_taints.py)",
     },
     "gpufleet": {
         ("list", "kueue.x-k8s.io", "workloads"): "only with Kueue, which not every machine can build",

@@ -79,9 +79,11 @@ def process(*command: str, env: dict[str, str] | None = None) -> Iterator["subpr
 
 
 class PlainPods:
-    """Users who create a pod with a GPU of the device plugin every 100 ms."""
+    """Users who create a pod without a claim every 100 ms."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.node = ""
+        """The node on which the next pods must run; any if empty."""
         self._cluster, self._namespace = cluster, namespace
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -98,7 +100,13 @@ class PlainPods:
         number = 0
         while not self._stop.wait(0.1):
             requests = {"limits": {"cpu": "1m"}}
-            spec = {"containers": [{"name": "main", "image": "plain", "resources": requests}]}
+            spec: dict[str, Any] = {"containers": [{"name": "main", "image": "plain", "resources": requests}]}
+            if self.node:
+                field = {"key": "metadata.name", "operator": "In", "values": [self.node]}
+                required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+                spec["affinity"] = {
+                    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+                }
             body = {"metadata": {"name": f"plain-{number}", "labels": {"plain": "yes"}}, "spec": spec}
             self._cluster.api.create(f"/api/v1/namespaces/{self._namespace}/pods", body)
             number += 1

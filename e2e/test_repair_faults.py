@@ -1,8 +1,12 @@
 """Inject each kind of fault on a node of its own, and see by the audit log that no pod comes and only affected pods leave.
 
-NVML is the shim, the kernel log a FIFO, sysfs and /proc are folders. Every node has an agent. test_repair.py kills the controller; here an agent is killed.
+Every node has an agent with default settings. Users create ten pods a second without a claim that must run on the node
+of the next fault. By the audit log of the API server, none may be bound to it later than two seconds after the fault.
+NVML is the shim, AMD SMI a fake library, the
+kernel log a FIFO, sysfs and /proc are folders. test_repair_kills.py kills the controller; here an agent is killed.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -26,8 +30,12 @@ from e2e.test_repair import PlainPods, bindings, identities, process
 
 __all__ = ["identities"]
 HEALTHY = "fault-free"
-GONE_POD = "6b1f3c1e-0000-4000-8000-000000000001"
+LIMIT = 2.0
+"""Seconds after a fault in which kube-scheduler may still bind a pod to the node."""
+ORPHANS_AFTER = 1.0
+"""Seconds after which processes of a deleted pod are a fault (agent_on_fake_files.py)."""
 TAINT = "gpu.scheduling/unhealthy"
+SXID = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
 PORTS = tuple(f"mlx5_{number}" for number in range(8))
 
 
@@ -44,6 +52,8 @@ class Machine:
             self.port(port, "4: ACTIVE")
         self.shim = NvmlShim(build_shim(), self.folder)
         self.shim.describe(switched(4))
+        self.delete_pod: Callable[[], None] = lambda: None
+        """Deletes by force the pod whose processes `leave_process` keeps."""
 
     def port(self, device: str, state: str) -> None:
         path = self.folder / "infiniband" / device / "ports" / "1" / "state"
@@ -54,11 +64,18 @@ class Machine:
         micros = int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6)
         os.write(self._kernel_log, f"3,1,{micros},-;{text}\n".encode())
 
-    def leave_process(self, pid: int = 4711) -> None:
+    def leave_process(self, pod: str, pid: int = 4711) -> None:
+        """Run a process of the pod with this uid on GPU 0, which does not end with its pod."""
         cgroup = self.folder / "proc" / str(pid) / "cgroup"
         cgroup.parent.mkdir(parents=True)
-        cgroup.write_text(f"0::/kubepods/pod{GONE_POD}/main\n")
+        cgroup.write_text(f"0::/kubepods/pod{pod}/main\n")
         self.shim.run(0, pid, 1 << 30)
+
+    def amd(self, **state: int) -> None:
+        """Have four GPUs of AMD with these counters on the first, instead of NVIDIA's."""
+        fresh = self.folder / "amd.new"
+        fresh.write_text(json.dumps(state))
+        fresh.replace(self.folder / "amd.json")
 
     def close(self) -> None:
         os.close(self._kernel_log)
@@ -73,6 +90,9 @@ class FaultCase:
     signal: str
     tainted: bool = True
     all_pods_leave: bool = False
+    after: float = 0.0
+    """Seconds after which the rule counts it as a fault."""
+    prepare: Callable[[Machine], None] = lambda machine: None
 
 
 def degrade(machine: Machine) -> None:
@@ -90,8 +110,21 @@ FAULTS = (
     FaultCase("nvlink", lambda m: m.shim.set("0.link.3", "6 down"), "nvlink-down"),
     FaultCase("ecc", lambda m: m.kernel(f"NVRM: Xid (PCI:{bus(0)[4:-2]}): 48, DBE"), "xid-48"),
     FaultCase("remap", lambda m: m.shim.set("0.field.145", 1), "remap-failed"),
+    FaultCase("pending", lambda m: m.shim.set("0.field.144", 1), "remap-pending"),
+    FaultCase("action", lambda m: m.shim.set("0.field.230", 1), "recovery-action"),
+    FaultCase("fabric", lambda m: m.shim.set("0.fabric", "1 0 0"), "fabric"),
     FaultCase("lost", lambda m: m.shim.lose(0), "fault"),
-    FaultCase("orphan", lambda m: m.leave_process(), "orphan-processes"),
+    FaultCase("xid", lambda m: m.shim.xid(0, 48), "xid-48"),
+    FaultCase("switch", lambda m: m.kernel(SXID), "sxid", all_pods_leave=True),
+    FaultCase(
+        "driver",
+        lambda m: m.shim.fail("nvmlDeviceGetCount_v2", 18),
+        "driver-mismatch",
+        all_pods_leave=True,
+    ),
+    FaultCase("amd-ecc", lambda m: m.amd(uncorrectable=1), "ecc", prepare=lambda m: m.amd()),
+    FaultCase("amd-pages", lambda m: m.amd(pending=1), "bad-pages-pending", prepare=lambda m: m.amd()),
+    FaultCase("orphan", lambda m: m.delete_pod(), "orphan-processes", after=ORPHANS_AFTER),
     FaultCase("rails", cut_off, "rails", all_pods_leave=True),
     FaultCase("degraded", degrade, "pcie-width", tainted=False),
 )
@@ -110,7 +143,9 @@ def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
 
 
 def start_agent(machine: Machine, namespace: str, identity: Identity) -> "subprocess.Popen[bytes]":
-    flags = ["--node", machine.name, "--agent-period", "500ms", "--port", "0"]
+    flags = ["--node", machine.name, "--port", "0"]
+    if (machine.folder / "amd.json").exists():
+        flags += ["--devices-reader", "amdsmi"]
     flags += ["--lease-namespace", namespace, "--kubeconfig", str(identity.kubeconfig)]
     with (machine.folder / "agent.log").open("ab") as log:
         return subprocess.Popen(
@@ -154,6 +189,12 @@ class View:
     def has_signal(self, node: str, signal: str) -> bool:
         return signal in {each["signal"] for each in self.reports().get(node, {}).get("findings", ())}
 
+    def has_plain_pods(self, node: str) -> bool:
+        return any(
+            "plain" in pod["metadata"].get("labels", {}) and pod["spec"].get("nodeName") == node
+            for pod in self.pods().values()
+        )
+
     def history(self, node: str) -> dict[str, Any]:
         found: dict[str, Any] = self._api.get(f"/apis/gpu.scheduling/v1/gpurepairs/{node}")
         return found
@@ -170,15 +211,22 @@ def test_no_pod_comes_to_a_faulty_node_and_only_affected_pods_leave(
     fake_nodes.add(*machines)
     view = View(cluster, namespace)
 
-    def pod(name: str, node: str, gpu: int, group: str = "") -> None:
+    def pod(name: str, node: str, gpu: int, group: str = "") -> str:
         meta: dict[str, Any] = {"name": name, "annotations": {"gpu.scheduling/allocated": f"{node}:{gpu}"}}
         if group:
             meta["labels"] = {"scheduling.x-k8s.io/pod-group": group}
         spec = {"nodeName": node, "containers": [{"name": "main", "image": "train"}]}
         spec["terminationGracePeriodSeconds"] = 1  # type: ignore[assignment]
-        cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})
+        made = cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})
+        return str(made["metadata"]["uid"])
 
+    orphan = machines["fault-orphan"]
+    orphan.leave_process(pod("forced", orphan.name, 0))
+    orphan.delete_pod = lambda: cluster.api.delete(
+        f"/api/v1/namespaces/{namespace}/pods/forced", {"gracePeriodSeconds": 0}
+    )
     for number, case in enumerate(FAULTS):
+        case.prepare(machines[node_of(case)])
         pod(f"{case.name}-gang-0", node_of(case), 0, case.name)
         pod(f"{case.name}-gang-1", HEALTHY, number % 4, case.name)
         pod(f"{case.name}-other", node_of(case), 3)
@@ -207,18 +255,20 @@ def test_no_pod_comes_to_a_faulty_node_and_only_affected_pods_leave(
                 len(each) == len(PORTS) for each in ports
             )
 
-        cluster.wait_for("the agents to report pods and ports", ready)
+        cluster.wait_for("the agents to report pods and ports", ready, timeout=180)
         since, injected = cluster.audit_size(), {}
         seen: dict[str, float] = {}
         out = {node_of(case) for case in FAULTS if case.tainted}
-        with PlainPods(cluster, namespace):
+        with PlainPods(cluster, namespace) as users:
             for case in FAULTS:
-                name = node_of(case)
-                injected[name] = time.time()
+                name = users.node = node_of(case)
+                cluster.wait_for(f"pods on {name}", partial(view.has_plain_pods, name))
+                injected[name] = time.time() + case.after
                 case.inject(machines[name])
                 if case.tainted:
                     cluster.wait_for(f"the taint of {name}", partial(view.is_tainted, name))
                     seen[name] = time.time()
+                time.sleep(max(0.0, injected[name] + LIMIT + 1 - time.time()))  # pods go on coming
             leaving = {f"{case.name}-gang-{n}" for case in FAULTS if case.tainted for n in (0, 1)}
             leaving |= {f"{case.name}-other" for case in FAULTS if case.all_pods_leave}
             cluster.wait_for("the affected pods to leave", lambda: not leaving & view.pods().keys())
@@ -234,15 +284,18 @@ def test_no_pod_comes_to_a_faulty_node_and_only_affected_pods_leave(
             if "plain" in each["metadata"].get("labels", {}) and each["spec"].get("nodeName") in out
         }
         bound = {name: at for at, name in bindings(cluster, since) if name in placed}
-        # kube-scheduler may have chosen a node before it saw the taint.
-        late = {name: placed[name] for name, at in bound.items() if at > seen[placed[name]] + 1}
-        assert late == {}
+        late = {
+            f"{name} on {placed[name]}": f"{at - injected[placed[name]]:.2f} s after the fault"
+            for name, at in bound.items()
+            if at > injected[placed[name]] + LIMIT
+        }
         for name in sorted(out):
             last = max((bound[pod] for pod, node in placed.items() if node == name), default=injected[name])
             observations.add(
                 name,
                 f"tainted {seen[name] - injected[name]:.2f} s after the fault, last pod bound {last - injected[name]:.2f} s",
             )
+        assert late == {}
         kept = {f"{case.name}-other" for case in FAULTS if not case.all_pods_leave}
         kept |= {f"{case.name}-gang-{n}" for case in FAULTS if not case.tainted for n in (0, 1)}
         assert kept <= view.pods().keys(), "an unaffected pod was evicted"

@@ -287,6 +287,23 @@ def test_a_driver_without_a_responding_gpu_is_reopened() -> None:
         amd.inventory()
 
 
+def test_a_fault_changes_the_health_and_a_load_does_not() -> None:
+    library = Release7()
+    amd = reader(library)
+    before = amd.health()
+    library.amdsmi_get_gpu_activity = lambda _handle: {"gfx_activity": 1}  # type: ignore[method-assign]
+    assert amd.health() == before
+    library.uncorrectable = 1
+    assert amd.health() != before
+    library.uncorrectable = 0
+    library.lost = {"handle-2"}
+    assert amd.health() != before
+    library.lost = set()
+    pages = [{"status": 1}]
+    library.amdsmi_get_gpu_bad_page_info = lambda _handle: pages  # type: ignore[attr-defined]
+    assert amd.health() != before
+
+
 def test_processes_have_their_memory() -> None:
     (row,) = reader(Release7()).processes(identify=True)
     assert (row.index, row.pid, row.gpu_memory_bytes) == (1, os.getpid(), 5 * GIB)

@@ -290,3 +290,17 @@ async def test_a_pod_is_not_evicted_again_before_the_watch_shows_its_end(cluster
         await made.evict_straggler(view, "test")
         await made.evict_straggler(view, "test")
     assert len([path for path in sent if path.endswith("/eviction")]) == 1
+
+
+async def test_a_new_fault_is_tainted_before_all_pods_are_indexed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.add_node("a")
+    await cluster.report("a", fault(0))
+
+    def killed(state: ClusterState) -> None:
+        raise KilledError  # many pods take longer than a fault may
+
+    monkeypatch.setattr(ClusterState, "pod_index", killed)
+    await one_round(cluster)
+    assert [taint.key for taint in (await cluster.node("a")).spec.taints] == ["gpu.scheduling/unhealthy"]

@@ -21,7 +21,7 @@ from gpufleet.agent.gpu_holders import GpuHolders
 from gpufleet.agent.health_events import HealthEvents
 from gpufleet.agent.memory import trim
 from gpufleet.agent.monitor import Monitor
-from gpufleet.agent.node_status import node_gpus, previous_state, released_until
+from gpufleet.agent.node_status import Holders, node_gpus, previous_state, released_until
 from gpufleet.agent.pod_logs import PodLogs
 from gpufleet.agent.pod_processes import OrphanAge, orphans
 from gpufleet.agent.pod_resources import list_plugin_devices
@@ -100,6 +100,7 @@ class Agent:
         self._kernel_ring: KernelRing | None = None
         self._kernel_log_problem = "" if devices.kernel_log else "devices.kernel_log is off"
         self._orphans = OrphanAge()
+        self._orphan_timer: asyncio.TimerHandle | None = None
         self._started_at = self._read_at = time.monotonic()
         self._restored = asyncio.Event()
         self.monitor.subscribe(self._on_read)
@@ -216,7 +217,7 @@ class Agent:
 
     async def _read_devices(self) -> None:
         await self._restore()
-        await self.monitor.run(self._settings.period)
+        await self.monitor.run(self._settings.period, self._settings.health_period)
 
     async def _restore(self) -> None:
         """Restore what an earlier agent published, if the API server answers in time."""
@@ -254,10 +255,25 @@ class Agent:
             return None
         pods = {pod.metadata.uid for pod in self.holders.pods.cache}
         draining = orphans(observation.processes, pods) if self.holders.ready else {}
-        self.monitor.set_gpu_findings("orphan-processes", self._orphans.findings(draining, time.monotonic()))
+        self._judge_orphans(draining)
         return node_gpus(
-            observation, self.holders.holders(), cordoned, draining, kernel_log=self._kernel_log_problem
+            self.monitor.observation,
+            self.holders.holders(),
+            cordoned,
+            draining,
+            kernel_log=self._kernel_log_problem,
         )
+
+    def _judge_orphans(self, draining: Holders) -> None:
+        """Set the findings about processes of deleted pods, and look again when the next one is due."""
+        now = time.monotonic()
+        self.monitor.set_gpu_findings("orphan-processes", self._orphans.findings(draining, now))
+        if self._orphan_timer is not None:
+            self._orphan_timer.cancel()
+            self._orphan_timer = None
+        due = self._orphans.next_due(now)
+        if due is not None and self.publisher is not None:
+            self._orphan_timer = asyncio.get_running_loop().call_later(due - now, self.publisher.wake)
 
     def _open_kernel_log(self) -> None:
         try:

@@ -1,8 +1,11 @@
-"""Read this machine's GPUs: periodically, and immediately after an error.
+"""Read this machine's GPUs: periodically, and immediately after an error or a sign of a fault.
 
 One read asks the driver for inventory, readings and processes, feeds them to the health tracker and produces a
 frozen `Observation` for the subscribers. If the driver hangs or is missing, the observation keeps the devices
 of the last read, and the health tracker reports them as Unknown.
+
+Between two reads, a short call asks the driver only for what tells a fault (`DeviceReader.health`), and the state of
+the network ports is compared. If either differs from the last read, everything is read at once.
 
 Errors arrive from two sources: NVML events, and the kernel log, whose text has more detail. Both may report the
 same error, and either may miss it: virtual GPUs have no NVML events, and some agents may not read the kernel
@@ -31,8 +34,11 @@ from gpufleet.runtime.logs import get_logger
 HealthListener = Callable[[Device, HealthVerdict, HealthVerdict], None]
 """Takes a GPU, its previous verdict and its new one."""
 
-EVENT_WAIT = 2.0
-"""Seconds that one call for events waits in the driver; a stop of the agent may have to wait for it."""
+EVENT_WAIT = 1.0
+"""Seconds that one call for events waits in the driver; a stop of the agent may have to wait for it.
+
+Also the time between two looks for errors where the driver or the kernel can't be waited for.
+"""
 ERROR_PAUSE = 0.5
 """Seconds between batches of errors. A program can cause hundreds a second, and each batch is a read."""
 _MAX_CODES = 64
@@ -106,6 +112,8 @@ class Monitor:
         self._kernel_xids: Counter[tuple[str, int]] = Counter()
         self._reading = asyncio.Lock()
         self._released_until = 0.0
+        self._health: tuple[object, ...] = ()
+        self._port_states: dict[str, str] = {}
         self._listeners: list[Callable[[Observation], None]] = []
         self._health_listeners: list[HealthListener] = []
 
@@ -160,11 +168,32 @@ class Monitor:
                 self._tracker.mark_unresponsive(problem, self._clock())
                 mismatch = finding("driver-mismatch") if isinstance(error, DriverMismatch) else None
             self._tracker.set_node_finding("driver-mismatch", mismatch, self._clock())
-            self._tracker.set_node_finding("rails", self._port_monitor.check(self._ports()), self._clock())
+            self._port_states = self._ports()
+            self._tracker.set_node_finding(
+                "rails", self._port_monitor.check(self._port_states), self._clock()
+            )
             self.reads += 1
             return self._publish(observation)
 
+    async def shows_fault(self) -> bool:
+        """Return whether the network ports or what the driver says of the GPUs' health differ from the last read.
+
+        While the driver is not usable only the ports count: `read` retries it.
+        """
+        async with self._reading:
+            if self._released():
+                return False
+            if self._ports() != self._port_states:
+                return True
+            if self.observation.problem:
+                return False
+            try:
+                return await self._reader.health() != self._health
+            except DevicesUnavailable:
+                return True
+
     async def _read_driver(self) -> Observation:
+        self._health = await self._reader.health()  # first, so that no later change is missed
         found = await self._reader.inventory()
         devices = merge_known_gpus(self._known, found)
         readings = await self._reader.readings()
@@ -199,12 +228,15 @@ class Monitor:
         moment = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
         return f"the GPU driver has not answered since {moment}"
 
-    async def run(self, period: float) -> None:
-        """Read every `period` seconds."""
+    async def run(self, period: float, health_period: float) -> None:
+        """Read every `period` seconds, and at once if a look every `health_period` seconds shows a fault."""
         while True:
-            started = time.monotonic()
+            read_again_at = time.monotonic() + period
             await self.read()
-            await asyncio.sleep(max(0.0, period - (time.monotonic() - started)))
+            while (left := read_again_at - time.monotonic()) > 0:
+                await asyncio.sleep(min(left, health_period))
+                if left > health_period and await self.shows_fault():
+                    break
 
     async def watch_driver(self, wait: float = EVENT_WAIT, pause: float = ERROR_PAUSE) -> None:
         """Handle errors that the driver reports."""
@@ -263,8 +295,11 @@ class Monitor:
         await self.read()
 
     def set_gpu_findings(self, key: str, findings: Mapping[int, Finding]) -> None:
-        """Set findings that the driver does not report on these GPUs, and clear them on all others."""
+        """Set findings that the driver does not report on these GPUs, clear them on all others, and tell changes."""
+        before = self._tracker.open_findings()
         self._tracker.set_gpu_findings(key, findings, self._clock())
+        if [each.finding for each in before] != [each.finding for each in self._tracker.open_findings()]:
+            self._publish(self.observation)
 
     def _publish(self, observation: Observation) -> Observation:
         for device in observation.devices:

@@ -45,6 +45,10 @@ class OrphanAge:
             if now - since >= self._after
         }
 
+    def next_due(self, now: float) -> float | None:
+        """Return when the next process that is not a finding yet will be one; None if there is none."""
+        return min((at for since in self._since.values() if (at := since + self._after) > now), default=None)
+
 
 def _pod_of(pid: int, proc: Path) -> str:
     try:

@@ -1,8 +1,11 @@
 """Drain this node in Slurm while a GPU is unhealthy, and resume it after two tests.
 
 The state is Slurm's own: the reason of a drain begins with `gpufleet:` if it is ours. A node that a human drained, or
-whose reason a human changed, is left alone. Slurm starts no job on a drained node and lets running ones end. A node whose
-test fails stays drained for a human.
+whose reason a human changed, is left alone, also if that happened during the tests. Slurm starts no job on a drained
+node and lets running ones end. A node whose test fails stays drained for a human. Only an idle node is resumed, because
+RESUME would also return one that is down.
+
+Slurm's controller is asked when the health of the node changes, and otherwise once a minute.
 """
 
 import asyncio
@@ -19,14 +22,17 @@ from gpufleet.sources.slurm.wire import text, words
 
 OURS, FAILED = "gpufleet: ", "gpufleet test failed: "
 """How the reasons of our drains begin; after a failed test a human must resume."""
-PERIOD = 5.0
+PERIOD = 1.0
+"""Seconds between looks at the health of the GPUs."""
 CHECK = 60.0
-"""Seconds between looks at Slurm while all GPUs are healthy."""
+"""Seconds between looks at Slurm while the health does not change."""
+RETRY = 5.0
+"""Seconds until a failed command is repeated."""
 SETTLE = 30.0
 """Seconds for which all GPUs must be healthy before they are tested."""
 PROOFS = 2
 _DRAINED = {"DRAIN", "DRAINED", "DRAINING"}
-_BUSY = {"ALLOCATED", "MIXED", "COMPLETING", "DRAINING"}
+_NOT_IDLE = {"ALLOCATED", "MIXED", "COMPLETING", "DRAINING", "DOWN", "FAIL", "FAILING", "ERROR"}
 _MAX_REASON = 250
 _log = get_logger("agent")
 
@@ -64,20 +70,18 @@ class SlurmDrain:
         self._test = test
         self._clock = clock
         self._healthy_since: float | None = None
-        self._checked_at = float("-inf")
+        self._faulty = False
+        self._next_look = float("-inf")
         self._warnings = RepeatedWarnings(_log)
 
     async def run(self) -> None:
         """Drain and resume until cancelled."""
         while True:
-            try:
-                await self.check()
-            except SlurmUnavailable as error:
-                self._warnings.warn("slurm", "slurm_node_not_changed", node=self._node, error=str(error))
+            await self.step()
             await asyncio.sleep(PERIOD)
 
-    async def check(self) -> None:
-        """Compare the health of the GPUs with Slurm once."""
+    async def step(self) -> None:
+        """Look at the health of the GPUs, and at Slurm if it has changed or a look is due."""
         observation, now = self._observe(), self._clock()
         if not observation.verdicts:
             return
@@ -87,28 +91,46 @@ class SlurmDrain:
             self._healthy_since = None
         elif self._healthy_since is None:
             self._healthy_since = now
-        if not reasons and now - self._checked_at < CHECK and self._healthy_since != now:
+        changed, self._faulty = bool(reasons) != self._faulty, bool(reasons)
+        if not changed and now < self._next_look:
             return
-        self._checked_at = now
+        try:
+            await self._compare(reasons, now)
+            self._next_look = now + CHECK
+        except SlurmUnavailable as error:
+            self._next_look = now + RETRY
+            self._warnings.warn("slurm", "slurm_node_not_changed", node=self._node, error=str(error))
+
+    async def _compare(self, reasons: Sequence[str], now: float) -> None:
+        """Drain or resume the node, if Slurm's state is not what the health asks for."""
+        state, reason = await self._state()
+        if reasons and state and not state & _DRAINED:
+            await self._drain(OURS + reasons[0])
+        elif reason.startswith(OURS) and _is_drained_and_idle(state) and self._settled(now):
+            await self._resume_after_tests(reason)
+
+    async def _state(self) -> tuple[set[str], str]:
+        """Return the state of the node and its reason; nothing if Slurm does not have the node."""
         record = await self._commands.node(self._node)
         if record is None:
             self._warnings.warn("node", "slurm_has_no_such_node", node=self._node)
-            return
-        state, reason = set(words(record.state, record.state_flags)), text(record.reason)
-        if reasons and not state & _DRAINED:
-            await self._drain(OURS + reasons[0])
-        elif reason.startswith(OURS) and state & _DRAINED and not state & _BUSY and self._settled(now):
-            await self._resume_after_tests(reason)
+            return set(), ""
+        return set(words(record.state, record.state_flags)), text(record.reason)
 
     def _settled(self, now: float) -> bool:
         return self._healthy_since is not None and now - self._healthy_since >= SETTLE
 
     async def _resume_after_tests(self, reason: str) -> None:
         uuids = [device.uuid for device in self._observe().devices]
+        passed = True
         for _ in range(PROOFS):
-            if not await self._test(uuids):
-                await self._drain(FAILED + reason.removeprefix(OURS))
-                return
+            passed = passed and await self._test(uuids)
+        state, reason_now = await self._state()
+        if reason_now != reason or not _is_drained_and_idle(state):
+            return  # a human has changed it during the tests
+        if not passed:
+            await self._drain(FAILED + reason.removeprefix(OURS))
+            return
         if any(each.health is not Health.HEALTHY for each in self._observe().verdicts.values()):
             return
         _log.info("slurm_node_resumed", node=self._node, reason=reason)
@@ -117,3 +139,7 @@ class SlurmDrain:
     async def _drain(self, reason: str) -> None:
         _log.warning("slurm_node_drained", node=self._node, reason=reason)
         await self._commands.update_node(self._node, "DRAIN", reason[:_MAX_REASON])
+
+
+def _is_drained_and_idle(state: set[str]) -> bool:
+    return bool(state & _DRAINED) and not state & _NOT_IDLE

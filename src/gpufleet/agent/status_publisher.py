@@ -114,9 +114,12 @@ class StatusPublisher:
                 self._undeclared = frozenset()
             status = self._compose(self.cordoned())
             if status is not None and (due or self._differs(status)):
+                delay = self._take_token(urgent=self._is_worse(status))
+                if delay:
+                    await self._sleep(delay)  # not longer than until the next change, which may be urgent
+                    continue
                 try:
-                    await self._take_token(urgent=self._is_worse(status))
-                    await self._write(self._compose(self.cordoned()) or status)
+                    await self._write(status)
                 except (KubernetesUnavailable, KubernetesRefused) as error:
                     failures += 1
                     self._record_failure(error)
@@ -141,8 +144,8 @@ class StatusPublisher:
         """Return whether a GPU has become unhealthy since the last write."""
         return self._written is not None and status.unhealthy > self._written.unhealthy
 
-    async def _take_token(self, urgent: bool) -> None:
-        """Take a token; wait for one if the bucket is empty."""
+    def _take_token(self, urgent: bool) -> float:
+        """Take a token and return 0, or return the seconds until there is one."""
         now = self._timing.monotonic()
         refilled = (now - self._filled_at) / REFILL
         self._tokens = min(float(BURST), self._tokens + refilled)
@@ -150,11 +153,11 @@ class StatusPublisher:
         self._filled_at = now
         if urgent and self._tokens < 1 <= self._urgent_tokens:
             self._urgent_tokens -= 1
-            return
+            return 0.0
         if self._tokens < 1:
-            await self._timing.sleep((1 - self._tokens) * REFILL)
-            self._tokens, self._filled_at = 1.0, self._timing.monotonic()
+            return (1 - self._tokens) * REFILL
         self._tokens -= 1
+        return 0.0
 
     def cordoned(self) -> frozenset[int]:
         """Return the ids of the GPUs that an operator has cordoned."""

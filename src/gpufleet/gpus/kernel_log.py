@@ -114,7 +114,7 @@ def boot_time() -> float:
 _boot_time = boot_time
 
 
-_READ_ALL, _RING_BYTES = 3, 1 << 18
+_READ_ALL, _RING_BYTES = 3, 1 << 17
 _LINE = re.compile(r"^<\d+>\[\s*(\d+)\.(\d{6})\] (.*)$", re.MULTILINE)
 
 

@@ -6,6 +6,7 @@ from gpufleet.kubernetes.client.connection import Connection, load_connection
 from gpufleet.kubernetes.client.discovery import Discovery
 from gpufleet.kubernetes.client.resources import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     ENDPOINT_SLICES,
     EVENTS,
     GPU_CLAIMS,
@@ -18,6 +19,7 @@ from gpufleet.kubernetes.client.resources import (
     NAMESPACES,
     NATIVE_POD_GROUPS,
     NODES,
+    OLDER_DEVICE_TAINT_RULES,
     OLDER_LOCAL_QUEUES,
     OLDER_NATIVE_POD_GROUPS,
     POD_DISRUPTION_BUDGETS,
@@ -36,6 +38,7 @@ from gpufleet.kubernetes.reflector import Reflector, WatchTimings
 
 __all__ = [
     "DEVICE_CLASSES",
+    "DEVICE_TAINT_RULES",
     "ENDPOINT_SLICES",
     "EVENTS",
     "GPU_CLAIMS",
@@ -48,6 +51,7 @@ __all__ = [
     "NAMESPACES",
     "NATIVE_POD_GROUPS",
     "NODES",
+    "OLDER_DEVICE_TAINT_RULES",
     "OLDER_LOCAL_QUEUES",
     "OLDER_NATIVE_POD_GROUPS",
     "PODS",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gpufleet.kubernetes.crds.gpu_repair import RepairStatus
-from gpufleet.repair.decide import PROVE, affected_pods, age_of, hook_of, whole_second
+from gpufleet.repair.decide import PROVE, affected_pods, age_of, hook_of, is_out_of_service, whole_second
 from gpufleet.repair.views import JOB_ABSENT, JOB_ACTIVE, NodeView, PodView, RepairRules
 
 _EXCLUSIVE = ("reset", "reload-driver")
@@ -95,6 +95,6 @@ def _evictions(status: RepairStatus, node: NodeView, rules: RepairRules, now: fl
 
 
 def _taint_wanted(status: RepairStatus, rules: RepairRules) -> bool:
-    if status.phase in ("Healthy", "Observed"):
+    if not is_out_of_service(status):
         return False
     return status.whole_node or rules.taint_gpu_faults or status.phase not in ("Cordoned",)

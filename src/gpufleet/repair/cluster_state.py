@@ -4,16 +4,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpufleet.kubernetes import (
+    DEVICE_TAINT_RULES,
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
     GPU_REPAIRS,
     JOBS,
     NATIVE_POD_GROUPS,
     NODES,
+    OLDER_DEVICE_TAINT_RULES,
     OLDER_NATIVE_POD_GROUPS,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PODS,
+    RESOURCE_SLICES,
     CacheChange,
     KubeClient,
     Reflector,
@@ -21,13 +24,15 @@ from gpufleet.kubernetes import (
 )
 from gpufleet.kubernetes.allocation import allocated_gpus
 from gpufleet.kubernetes.annotations import CHECKPOINT_GRACE, CLAIM, EVICT_AT, RELEASE_DRIVER, REPAIR_LABEL
+from gpufleet.kubernetes.claimed_gpus import PublishedDevices
 from gpufleet.kubernetes.crds.gpu_node_status import FindingStatus, GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairStatus
 from gpufleet.kubernetes.objects import Pod, PodDisruptionBudget, PodGroup
-from gpufleet.repair.decide import affected_pods, drains_of, is_disrupted
+from gpufleet.kubernetes.resource_claims import AGENT_DRIVER, GPU_DRIVERS, ResourceSlice
+from gpufleet.repair.decide import affected_pods, drains_of, is_disrupted, is_out_of_service
 from gpufleet.repair.jobs import state_of
 from gpufleet.repair.node_marks import is_tainted
-from gpufleet.repair.views import ClusterView, NodeView, PodView, RepairRules
+from gpufleet.repair.views import MANAGED_BY, ClusterView, NodeView, PodView, RepairRules
 from gpufleet.scheduler.state.disruption_budgets import DisruptionBudgets
 from gpufleet.scheduler.state.gang_identity import Gang, gang_of, group_label, number
 
@@ -45,6 +50,9 @@ class PodIndex:
     """By uid."""
 
 
+NO_PODS = PodIndex({}, {}, {}, {})
+
+
 class ClusterState:
     """The caches of the controller."""
 
@@ -60,6 +68,17 @@ class ClusterState:
             client, NATIVE_POD_GROUPS, optional=True, older=OLDER_NATIVE_POD_GROUPS
         )
         self.pod_budgets = Reflector(client, POD_DISRUPTION_BUDGETS, optional=True)
+        self.slices = Reflector(client, RESOURCE_SLICES, optional=True)
+        self.taint_rules = Reflector(
+            client,
+            DEVICE_TAINT_RULES,
+            Selection(labels="=".join(MANAGED_BY)),
+            optional=True,
+            older=OLDER_DEVICE_TAINT_RULES,
+        )
+        self.published = PublishedDevices()
+        """The GPUs in the slices of drivers other than the agent's."""
+        self.slices.subscribe(self._on_slices)
         self.budgets = DisruptionBudgets()
         self.pod_budgets.subscribe(self._on_budgets)
         self.repairs.subscribe(self._on_repairs)
@@ -72,7 +91,7 @@ class ClusterState:
 
     def optional(self) -> tuple[Reflector, ...]:  # type: ignore[type-arg]
         """Return the watches of kinds that a cluster may lack."""
-        return (self.groups, self.native_groups, self.pod_budgets)
+        return (self.groups, self.native_groups, self.pod_budgets, self.slices, self.taint_rules)
 
     def repair(self, node: str) -> GpuRepair | None:
         """Return the newest known state of a node's repair, which may be our own write."""
@@ -97,6 +116,17 @@ class ClusterState:
         names |= {name for name, each in self._written.items() if each.status.phase != "Healthy"}
         names |= {node.metadata.name for node in self.nodes.cache if is_tainted(node)}
         return sorted(name for name in names if self.nodes.cache.get(name) is not None)
+
+    def is_out_of_service(self, node: str) -> bool:
+        """Return whether the fault of a node is known and its repair in progress."""
+        found = self.repair(node)
+        return found is not None and is_out_of_service(found.status)
+
+    def open_repairs(self) -> list[GpuRepair]:
+        """Return the repairs of nodes that are out of service."""
+        names = {each.metadata.name for each in self.repairs.cache} | set(self._written)
+        found = (self.repair(name) for name in sorted(names))
+        return [each for each in found if each is not None and is_out_of_service(each.status)]
 
     def cluster_view(self, node: str) -> ClusterView:
         """Return what the disruption budget counts for one node."""
@@ -195,6 +225,12 @@ class ClusterState:
         for change in changes:
             if change.after is None:  # an operator deleted it
                 self.forget(change.object.metadata.name)
+
+    def _on_slices(self, changes: Iterable[CacheChange[ResourceSlice]]) -> None:
+        for change in changes:
+            if change.object.spec.driver in GPU_DRIVERS - {AGENT_DRIVER}:
+                change_devices = self.published.drop if change.after is None else self.published.put
+                change_devices(change.object)
 
     def _on_budgets(self, changes: Iterable[CacheChange[PodDisruptionBudget]]) -> None:
         for change in changes:

@@ -35,8 +35,9 @@ from gpufleet.repair.actions import (
     SetTaint,
     actions,
 )
-from gpufleet.repair.cluster_state import ClusterState, PodIndex
+from gpufleet.repair.cluster_state import NO_PODS, ClusterState, PodIndex
 from gpufleet.repair.decide import next_status
+from gpufleet.repair.device_taints import DeviceTaints
 from gpufleet.repair.jobs import render
 from gpufleet.repair.node_marks import TAINT, conditions, remove_taint, set_conditions, set_taint
 from gpufleet.repair.views import NodeView, PodView, Policy, RepairRules
@@ -80,6 +81,7 @@ class Controller:
         self._audit_log = get_audit_logger()
         self._evicted: dict[str, float] = {}
         """When pods were evicted that the watch may still show as running."""
+        self._device_taints = DeviceTaints(client, state, self._audit)
         self._wake = asyncio.Event()
         self._node_changed = asyncio.Event()
         for reflector in (*state.required(), *state.optional()):
@@ -107,16 +109,27 @@ class Controller:
     async def reconcile(self) -> None:
         """Do one round over all nodes that need attention."""
         names = self._state.troubled()
-        pods = self._state.pod_index() if names else PodIndex({}, {}, {}, {})
         for name in names:
-            try:
-                await self._reconcile_node(name, pods)
-            except Conflict as error:
-                self._state.forget(name)
-                _log.debug("repair_conflict", node=name, error=str(error))
-            except (KubernetesUnavailable, KubernetesRefused) as error:
-                self._warnings.warn(name, "repair_step_failed", node=name, error=str(error))
+            if not self._state.is_out_of_service(name):
+                await self._try_node(
+                    name, NO_PODS
+                )  # the taint comes first, and indexing many pods takes time
+        await self._device_taints.reconcile()
+        pods = self._state.pod_index() if names else NO_PODS
+        for name in names:
+            await self._try_node(name, pods)
+        await self._device_taints.reconcile()
         self.rounds += 1
+
+    async def _try_node(self, name: str, pods: PodIndex) -> None:
+        """Do the next step of one node; what fails is tried again in the next round."""
+        try:
+            await self._reconcile_node(name, pods)
+        except Conflict as error:
+            self._state.forget(name)
+            _log.debug("repair_conflict", node=name, error=str(error))
+        except (KubernetesUnavailable, KubernetesRefused) as error:
+            self._warnings.warn(name, "repair_step_failed", node=name, error=str(error))
 
     async def _reconcile_node(self, name: str, pods: PodIndex) -> None:
         repair = self._state.repair(name)

@@ -82,6 +82,11 @@ def is_disrupted(status: RepairStatus) -> bool:
     return status.phase in DISRUPTED and (status.phase != "Manual" or status.drain_started is not None)
 
 
+def is_out_of_service(status: RepairStatus) -> bool:
+    """Return whether no new pod may come to the affected GPUs."""
+    return status.phase not in ("Healthy", "Observed")
+
+
 def drains_of(status: RepairStatus) -> list[datetime]:
     """Return when drains of the node started, the present one included."""
     times = [status.drain_started, *(episode.drain_started for episode in status.history)]

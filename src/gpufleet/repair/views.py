@@ -7,6 +7,9 @@ from gpufleet.kubernetes.crds.gpu_node_status import FindingStatus
 
 JOB_ABSENT, JOB_ACTIVE, JOB_SUCCEEDED, JOB_FAILED = "absent", "active", "succeeded", "failed"
 
+MANAGED_BY = ("app.kubernetes.io/managed-by", "gpufleet-repair")
+"""The label of objects that are ours."""
+
 
 class Policy(IntEnum):
     """What the controller may do, each including the ones before."""

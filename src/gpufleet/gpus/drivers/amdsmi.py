@@ -76,6 +76,10 @@ class AmdSmiReader:
         """See `DeviceReader.readings`."""
         return tuple(self._reading(index, handle) for index, handle in enumerate(self._handles))
 
+    def health(self) -> tuple[object, ...]:
+        """See `DeviceReader.health`: whether each GPU responds, uncorrectable errors and bad memory pages."""
+        return tuple(self._health(handle) for handle in self._handles)
+
     def processes(self, identify: bool = False) -> tuple[DeviceProcess, ...]:
         """See `DeviceReader.processes`."""
         return self._processes.describe(self._each_process(), identify)
@@ -152,6 +156,11 @@ class AmdSmiReader:
             bad_pages_pending=pages.pending,
             bad_pages_limit=pages.limit,
         )
+
+    def _health(self, handle: Any) -> tuple[object, ...]:
+        errors = self._ask("amdsmi_get_gpu_total_ecc_count", handle)
+        responds = self._ask("amdsmi_get_gpu_vram_usage", handle) is not None
+        return responds, _whole(errors, "uncorrectable_count"), self._bad_pages(handle)
 
     def _pcie(self, handle: Any, part: str) -> Any:
         return (self._ask("amdsmi_get_pcie_info", handle) or {}).get(part)

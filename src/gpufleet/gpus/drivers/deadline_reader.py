@@ -69,6 +69,10 @@ class DeadlineReader:
         """Return one reading per GPU, by index."""
         return await self._readings.call(lambda reader: reader.readings(), self._deadline)
 
+    async def health(self) -> tuple[object, ...]:
+        """Return what the driver says of the GPUs' health, for comparison with an earlier answer."""
+        return await self._readings.call(lambda reader: reader.health(), self._deadline)
+
     async def processes(self, identify: bool = False) -> tuple[DeviceProcess, ...]:
         """Return the processes on all GPUs by GPU and pid; user and command only with `identify`."""
         return await self._readings.call(lambda reader: reader.processes(identify), self._deadline)

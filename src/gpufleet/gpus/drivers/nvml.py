@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from gpufleet.errors import DevicesUnavailable, DriverMismatch
 from gpufleet.gpus import pci
 from gpufleet.gpus.drivers.nvml_fabric import read_fabric
-from gpufleet.gpus.drivers.nvml_links import read_links
+from gpufleet.gpus.drivers.nvml_links import active_links, read_links
 from gpufleet.gpus.drivers.nvml_mig import read_mig
 from gpufleet.gpus.known_gpus import placeholder_uuid
 from gpufleet.gpus.processes import ProcessTable
@@ -58,6 +58,7 @@ _FIELDS = (
     _RECOVERY_ACTION,
     _NVLINK_RECOVERIES,
 )
+_HEALTH_FIELDS = (_ECC_UNCORRECTED, _REMAP_PENDING, _REMAP_FAILED, _RECOVERY_ACTION)
 _UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
@@ -93,6 +94,10 @@ class NvmlReader:
     def readings(self) -> tuple[DeviceReading, ...]:
         """See `DeviceReader.readings`."""
         return tuple(self._reading(index) for index in range(self._count()))
+
+    def health(self) -> tuple[object, ...]:
+        """See `DeviceReader.health`: counters, NVLinks, the fabric, the PCIe width, or why a GPU is lost."""
+        return tuple(self._health(index) for index in range(self._count()))
 
     def processes(self, identify: bool = False) -> tuple[DeviceProcess, ...]:
         """See `DeviceReader.processes`."""
@@ -201,6 +206,19 @@ class NvmlReader:
             fabric_problem=fabric.problem,
         )
 
+    def _health(self, index: int) -> tuple[object, ...]:
+        nvml, query = self._nvml, self._query
+        try:
+            handle = self._handle(index)
+            return (
+                self._fields(handle, _HEALTH_FIELDS),
+                active_links(nvml, query, handle),
+                read_fabric(nvml, query, handle),
+                query(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+            )
+        except _GpuFault as fault:
+            return (str(fault),)
+
     def _processes_of(self, index: int) -> Iterator[DeviceProcess]:
         nvml, handle = self._nvml, self._handle(index)
         mode = self._query(nvml.nvmlDeviceGetMigMode, handle)
@@ -297,9 +315,9 @@ class NvmlReader:
             mask = self._query(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
         return None if mask is None else tuple(name for bit, name in _THROTTLES.items() if mask & bit)
 
-    def _fields(self, handle: Any) -> dict[int, int]:
+    def _fields(self, handle: Any, fields: tuple[int, ...] = _FIELDS) -> dict[int, int]:
         """Return the supported counters by field id."""
-        values = self._query(self._nvml.nvmlDeviceGetFieldValues, handle, list(_FIELDS)) or ()
+        values = self._query(self._nvml.nvmlDeviceGetFieldValues, handle, list(fields)) or ()
         return {
             value.fieldId: int(getattr(value.value, _UNION_MEMBERS[value.valueType]))
             for value in values

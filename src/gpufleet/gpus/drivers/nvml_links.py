@@ -9,14 +9,19 @@ from gpufleet.model.device import Link, LinkKind
 
 def read_links(nvml: Any, query: Callable[..., Any], handle: Any) -> tuple[Link, ...]:
     """Return the active links by number; none if the GPU has no NVLink."""
-    links = []
+    return tuple(_link(nvml, query, handle, number) for number in active_links(nvml, query, handle))
+
+
+def active_links(nvml: Any, query: Callable[..., Any], handle: Any) -> list[int]:
+    """Return the numbers of the active links."""
+    active = []
     for number in range(nvml.NVML_NVLINK_MAX_LINKS):
         state = query(nvml.nvmlDeviceGetNvLinkState, handle, number)
         if state is None:  # past the last link, or no NVLink at all
             break
         if state:
-            links.append(_link(nvml, query, handle, number))
-    return tuple(links)
+            active.append(number)
+    return active
 
 
 def _link(nvml: Any, query: Callable[..., Any], handle: Any, number: int) -> Link:

@@ -39,6 +39,13 @@ class DeviceReader(Protocol):
         """Return errors since the last call; wait up to `timeout` seconds for the first one."""
         ...
 
+    def health(self) -> tuple[object, ...]:
+        """Return what the driver says of the GPUs' health, for comparison with an earlier answer.
+
+        A fault that makes a GPU unhealthy changes it, a load does not. It must cost far less than `readings`.
+        """
+        ...
+
     def close(self) -> None:
         """Release the driver."""
         ...

@@ -120,6 +120,10 @@ class SimulatedReader:
             found = self._due()
         return found
 
+    def health(self) -> tuple[object, ...]:
+        """See `DeviceReader.health`; simulated GPUs have no faults but XIDs."""
+        return ()
+
     def close(self) -> None:
         """See `DeviceReader.close`."""
 

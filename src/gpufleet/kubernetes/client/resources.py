@@ -191,3 +191,8 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
 DEVICE_CLASSES = Resource(
     "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass, namespaced=False
 )
+DEVICE_TAINT_RULES, *OLDER_DEVICE_TAINT_RULES = (
+    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", KubeObject, namespaced=False)
+    for version in ("v1", "v1beta2", "v1alpha3")
+)
+"""v1 from Kubernetes 1.37; before that the feature gate DRADeviceTaintRules and the version must be enabled."""

@@ -26,6 +26,13 @@ class AgentSettings:
         choices=["auto", "on", "off"],
     )
     period: float = setting(15.0, "How often the GPUs are read.", unit="s", minimum=0.1)
+    health_period: float = setting(
+        1.0,
+        "How often network ports and the driver's health flags are compared with the last read; a change is read and "
+        "published at once.",
+        unit="s",
+        minimum=0.1,
+    )
     heartbeat: float = setting(
         600.0,
         "How often the status is checked without a change, with 10% jitter.",
