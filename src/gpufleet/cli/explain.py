@@ -46,7 +46,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     if _asks_server(own, arguments, os.environ):
         arguments.kubeconfig, arguments.context = own.kubeconfig, own.context
         found: WhyWaiting | Explanation = (answer := _ask(arguments))
-        start = _from_server(answer.estimate)
+        start = from_server(answer.estimate)
     else:
         found, estimate = asyncio.run(_explain(own, arguments))
         start = _from_now(estimate)
@@ -63,7 +63,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     for reason, count in sorted(found.reasons.items(), key=lambda pair: -pair[1]):
         print(f"  {count} node{'s' if count != 1 else ''} {reason}")
     if start is not None:
-        print(_sentence(start))
+        print(start_sentence(start))
     if found.remedies:
         print("What would help:")
         for remedy in found.remedies:
@@ -81,7 +81,8 @@ class Start(TypedDict):
     latestStart: datetime | None
 
 
-def _from_server(estimate: "StartEstimate | None") -> Start | None:
+def from_server(estimate: "StartEstimate | None") -> Start | None:
+    """Return an estimate of a server."""
     if estimate is None:
         return None
     expected, earliest, latest = (
@@ -175,7 +176,8 @@ def _estimate(ledger: "Ledger", kind: str, namespace: str, name: str) -> "Estima
     return estimates.of(key, now.timestamp())
 
 
-def _sentence(start: Start) -> str:
+def start_sentence(start: Start) -> str:
+    """Return position, what it waits for and when it is expected to start."""
     from gpufleet.terminal.columns import age
 
     now = datetime.now(UTC)
