@@ -16,7 +16,6 @@ from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import StartEstimates
 from gpufleet.placement import CandidateNode
 from gpufleet.scheduler.queues.expected_order import ExpectedOrder
-from gpufleet.scheduler.shares.quota import GPU, Quota, Quotas
 from gpufleet.simulation.engine import Simulation
 from gpufleet.simulation.scenario import HOUR, Scenario
 from gpufleet.simulation.unit import Unit
@@ -153,14 +152,6 @@ def judge_simulated(
 ) -> Judged:
     """Run units on a simulated fleet and judge the estimates that are made every so many seconds."""
     run = Simulation(nodes, units, scenario, until)
-    quotas = Quotas(
-        Quota(
-            name,
-            limit=round(scenario.limits[name] * GPU) if name in scenario.limits else None,
-            weight=round(scenario.weights.get(name, 1)),
-        )
-        for name in {*scenario.weights, *scenario.limits}
-    )
     judge = Judge(nodes)
     seen: dict[int, tuple[Unit, float]] = {}
     due = 0.0
@@ -181,10 +172,9 @@ def judge_simulated(
             places = (
                 (each.unit, each.started, [fits.node for fits in each.places]) for each in current.values()
             )
-            if quotas.by_name:
-                use = {queue: run.shares.used(queue, now) for queue in quotas.by_name}
-                judge.order = ExpectedOrder(quotas, use, frozenset())
-            judge.estimate(places, run.waiting.all(now), now)
+            if isinstance(run.queues, ExpectedOrder):
+                judge.order = run.queues.copy()
+            judge.estimate(places, run.waiting.all(), now)
 
     run.observe = observe
     run.run()

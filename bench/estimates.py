@@ -25,22 +25,26 @@ from gpufleet.estimates.starts import StartEstimates
 from gpufleet.placement import CandidateGpu, CandidateNode
 from gpufleet.placement.request import Policy, Request
 from gpufleet.placement.simulation.trace import read_nodes
+from gpufleet.scheduler.queues.expected_order import order_of_quotas
 from gpufleet.simulation import generate
 from gpufleet.simulation.scenario import DAY, Scenario
 from gpufleet.simulation.timed_trace import read_timed_tasks
 from gpufleet.simulation.unit import Unit
 
 SEEDS = (1, 2, 3)
-QUEUES = {"research": 4.0, "production": 2.0, "students": 1.0}
+WEIGHTS = {"research": 4.0, "production": 2.0, "students": 1.0}
+GUARANTEES = {"research": 32.0, "production": 32.0, "students": 16.0}
+"""Of 128 GPUs."""
 
 
 def measure() -> Iterable[Result]:
     yield from _large()
     for seed in SEEDS:
         yield from generated(seed, Scenario()).results(f"generated, seed {seed}")
-    shares = Scenario(weights=QUEUES)
-    for seed in SEEDS:
-        yield from generated(seed, shares).results(f"generated, queues, seed {seed}")
+    for name, guarantees in (("queues", {}), ("queues with guarantees", GUARANTEES)):
+        scenario = Scenario(queues=order_of_quotas(WEIGHTS, {}, guarantees))
+        for seed in SEEDS:
+            yield from generated(seed, scenario).results(f"generated, {name}, seed {seed}")
     yield from demo().results("demo")
     folder = os.environ.get("GPUFLEET_OPENB")
     if folder:

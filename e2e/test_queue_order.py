@@ -3,23 +3,34 @@
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.scheduler.stage import device
 
 from e2e.cluster import Cluster
+from e2e.cluster.cluster import free_ports
 from e2e.fakenodes import FakeNodes
 from e2e.system.users import pod
 from e2e.test_scheduler import Scheduler, Workspace, running_scheduler
+from e2e.test_server import serving
 from gpufleet.kubernetes.annotations import GANG_GATE
 
 GATE = {"name": GANG_GATE}
 
 
 @pytest.fixture(scope="module")
-def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
-    with running_scheduler(cluster, "--scheduler-gang-grace", "3s", pod_groups=True) as scheduler:
+def server_port() -> int:
+    """Return the port at which the scheduler asks a server; only one test runs it."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="module")
+def scheduler(cluster: Cluster, server_port: int) -> Iterator[Scheduler]:
+    flags = ("--scheduler-server-url", f"http://127.0.0.1:{server_port}", "--scheduler-server-refresh", "1s")
+    with running_scheduler(cluster, "--scheduler-gang-grace", "3s", *flags, pod_groups=True) as scheduler:
         yield scheduler
 
 
@@ -319,3 +330,34 @@ def test_a_gpu_of_a_pod_deleted_by_force_is_draining_until_its_agent_sees_it_idl
     users.waits("one", "draining: node-a:0")
     users.cluster.api.patch(path, {"status": {"devices": [device(0)]}})
     users.running("second")
+
+
+def test_a_waiting_claim_says_when_it_is_expected_to_start(
+    users: Gangs, server_port: int, data: Path
+) -> None:
+    users.add_nodes("node-a", gpus=1)
+    users.claim("one")
+    users.pod("runs", "one")
+    users.running("runs")
+    users.claim("next")
+    users.pod("later", "next")
+    users.waits("next", "Pending")
+    assert "expectedStart" not in users.status("next")
+
+    def expected() -> datetime | None:
+        text = users.status("next").get("expectedStart")
+        return datetime.fromisoformat(text) if text else None
+
+    with serving(users.cluster.kubeconfig, data, "--port", str(server_port)):
+        first: datetime = users.cluster.wait_for("an expected start", expected)
+        assert first.timestamp() % 300 == 0, "rounded to five minutes"
+        assert first <= datetime.now(UTC) + timedelta(minutes=10)
+        seen = set()
+        for _ in range(6):  # the scheduler asks every second
+            seen.add(expected())
+            time.sleep(1)
+        assert len(seen) <= 2, "written again only if it has passed"
+        users.delete("runs")
+        users.running("later")
+        users.cluster.wait_for("a bound claim", lambda: users.status("next").get("phase") == "Bound")
+        assert expected() is None

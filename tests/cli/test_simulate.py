@@ -77,6 +77,23 @@ def timed_trace(folder: Path) -> Path:
     return file
 
 
+GENERATED = ["simulate", "--generate", "2x8", "--since", "2d", "--load", "1.2", "--quiet"]
+
+
+def test_a_guarantee_is_reclaimed_in_a_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    preemptions = {}
+    for words in ([], ["--guarantee", "production=8"]):
+        assert main([*GENERATED, "-o", "json", "--weight", "research=2", *words]) == 0
+        [scenario] = json.loads(capsys.readouterr().out)["scenarios"]
+        preemptions[len(words)] = scenario["preemptions"]
+    assert preemptions[2] > preemptions[0], "borrowed units are evicted for the guarantee"
+
+
+def test_a_guarantee_above_the_limit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*GENERATED, "--guarantee", "production=8", "--limit", "production=4"]) != 0
+    assert "--guarantee production: it must not exceed the limit of 4 GPUs" in capsys.readouterr().err
+
+
 def test_a_trace_with_times_compares_rules_and_fleets_side_by_side(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

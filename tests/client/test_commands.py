@@ -234,6 +234,18 @@ def test_fit_lists_the_nodes_with_as_many_free_gpus(run: Run, client: Client) ->
     assert "No node has 1000 free H100 GPUs" in err or "There are no nodes with H100 GPUs." in err
 
 
+def test_fit_says_when_a_pod_of_a_namespace_would_start(run: Run) -> None:
+    status, out, _ = run("fit", "1", "-n", "nlp", "-o", "json")
+    found = json.loads(out)
+    assert (status, found["fits"]) in ((0, True), (1, False))
+    assert (found["start"] is None) == found["fits"]
+    status, out, err = run("fit", "1000", "-n", "nlp")
+    assert status == 1
+    assert "No node has 1000 free GPUs" in err
+    assert "A pod of namespace nlp would wait: 0/" in out
+    assert "no node has so many GPUs of these models. When it starts is not known." in out
+
+
 def test_fit_counts_runs_and_islands() -> None:
     found = types.GpuMap(
         quantity="utilization",

@@ -45,6 +45,16 @@ async def watched(server: KubeLite) -> AsyncIterator[KubernetesSource]:
             await asyncio.wait([running])
 
 
+class Unkept:
+    """Keeps no calibration."""
+
+    async def save(self, cluster: str, estimates: bytes) -> None:
+        return None
+
+    async def load(self, cluster: str) -> bytes | None:
+        return None
+
+
 @asynccontextmanager
 async def api(source: KubernetesSource) -> AsyncIterator[httpx.AsyncClient]:
     """The claim routes over two clusters, of which only `default` is on Kubernetes."""
@@ -57,7 +67,11 @@ async def api(source: KubernetesSource) -> AsyncIterator[httpx.AsyncClient]:
         async def periods(start: float, end: float, limit: int) -> list[AllocationPeriod]:
             return []
 
-        starts = {"default": StartTimes(view.ledger, periods)}
+        starts = {
+            "default": StartTimes(
+                "default", view.ledger, periods, Unkept(), lambda: list(source.gpu_queues.cache)
+            )
+        }
         views = {"default": view}
         routes = [
             *claim_routes(clusters, views, starts),

@@ -6,6 +6,7 @@ import pytest
 
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.placement import CandidateGpu, CandidateNode, Request
+from gpufleet.scheduler.queues.expected_order import order_of_quotas
 from gpufleet.simulation import generate
 from gpufleet.simulation.compare import Input, compare
 from gpufleet.simulation.engine import Simulation
@@ -75,15 +76,16 @@ def test_a_declared_run_time_lets_a_unit_run_before_reserved_gpus_are_needed() -
 
 def test_a_queue_at_its_limit_waits_while_others_start() -> None:
     units = [unit(at, 1, at, 100, queue="a" if at < 4 else "b") for at in range(6)]
-    found = starts(units, Scenario(limits={"a": 2}), one_node())
+    found = starts(units, Scenario(queues=order_of_quotas({}, {"a": 2}, {})), one_node())
     assert [found[at] for at in range(6)] == [0, 1, 100, 101, 4, 5]
 
 
 def test_use_of_queues_follows_their_weights() -> None:
     rng = random.Random(1)
-    units = [unit(at, 1, at, rng.uniform(0.5, 1.5) * HOUR, queue=rng.choice("abc")) for at in range(9_000)]
+    units = [unit(at, 1, at, rng.uniform(0.5, 1.5) * HOUR, queue=rng.choice("abc")) for at in range(2_100)]
     weights = {"a": 1.0, "b": 2.0, "c": 4.0}
-    [outcome] = compare([(Scenario(weights=weights), Input(one_node(14), units, 3 * DAY))])
+    scenario = Scenario(queues=order_of_quotas(weights, {}, {}))
+    [outcome] = compare([(scenario, Input(one_node(14), units, 3 * DAY))])
     total = sum(outcome.use.values())
     for queue, weight in weights.items():
         assert outcome.use[queue] / total == pytest.approx(weight / 7, abs=0.02)

@@ -994,7 +994,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** When a unit with these GPUs would be expected to start if it arrived now */
+        /**
+         * When a unit with these GPUs would be expected to start if it arrived now
+         * @description With a namespace it counts as one of its GpuQueue: share, guarantee, limit and budget.
+         */
         get: operations["estimate_start"];
         put?: never;
         post?: never;
@@ -1013,7 +1016,8 @@ export interface paths {
         };
         /**
          * Whether pods with these requests would fit now
-         * @description Counts free healthy GPUs, cordons, taints, CPU and memory, as the planner does.
+         * @description Counts free healthy GPUs, cordons, taints, CPU and memory, as the planner does. With a namespace also the limit
+         *     and the budget of its GpuQueue.
          */
         get: operations["would_fit"];
         put?: never;
@@ -7508,9 +7512,11 @@ export interface operations {
                 gpus?: number;
                 /** @description Pods that start together. */
                 pods?: number;
-                /** @description The GPU model; any without it. */
+                /** @description GPU model in any spelling; a short name such as h100 for all its forms. */
                 model?: string;
                 priority?: number;
+                /** @description Namespace of the pods, whose GpuQueue counts; without it they come behind all others. */
+                namespace?: string;
             };
             header?: never;
             path?: never;
@@ -7593,6 +7599,8 @@ export interface operations {
                 /** @description Keys of taints that the pods tolerate, with commas; * for all. */
                 tolerations?: string;
                 priority?: number;
+                /** @description Namespace of the pods, whose GpuQueue counts; without it they come behind all others. */
+                namespace?: string;
             };
             header?: never;
             path?: never;

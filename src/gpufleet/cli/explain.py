@@ -47,7 +47,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     if _asks_server(own, arguments, os.environ):
         arguments.kubeconfig, arguments.context = own.kubeconfig, own.context
         found: WhyWaiting | Explanation = (answer := _ask(arguments))
-        start = _from_server(answer.estimate)
+        start = from_server(answer.estimate)
     else:
         found, estimate = asyncio.run(_explain(own, arguments))
         start = _from_now(estimate)
@@ -65,7 +65,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
         for reason, count in sorted(found.reasons.items(), key=lambda pair: -pair[1]):
             lines.append(f"  {count} node{'s' if count != 1 else ''} {reason}")
     if start is not None:
-        lines.append(_sentence(start))
+        lines.append(start_sentence(start))
     if found.remedies:
         lines += ["What would help:", *(f"  - {remedy}" for remedy in found.remedies)]
     width = terminal_width()
@@ -84,7 +84,8 @@ class Start(TypedDict):
     latestStart: datetime | None
 
 
-def _from_server(estimate: "StartEstimate | None") -> Start | None:
+def from_server(estimate: "StartEstimate | None") -> Start | None:
+    """Return an estimate of a server."""
     if estimate is None:
         return None
     expected, earliest, latest = (
@@ -178,7 +179,8 @@ def _estimate(ledger: "Ledger", kind: str, namespace: str, name: str) -> "Estima
     return estimates.of(key, now.timestamp())
 
 
-def _sentence(start: Start) -> str:
+def start_sentence(start: Start) -> str:
+    """Return position, what it waits for and when it is expected to start."""
     from gpufleet.terminal.columns import age
 
     now = datetime.now(UTC)

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpufleet.errors import InvalidRequest, SettingsError
 from gpufleet.placement import CandidateGpu, CandidateNode
 from gpufleet.runtime.settings import Settings, StoreSettings
+from gpufleet.scheduler.queues.expected_order import order_of_quotas
 from gpufleet.simulation import generate
 from gpufleet.simulation.compare import Input, compare
 from gpufleet.simulation.ledger import Recorded, recorded
@@ -61,8 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--add-nodes", type=_added, action="append", default=[], metavar="N:GPUS[:MODEL]", help="more nodes"
     )
     for name, text in (
-        ("weight", "share of a queue: queues are then ordered by weighted use"),
+        ("weight", "share of a queue; with any quota, queues are ordered by weighted use, as GpuQueues are"),
         ("limit", "the most GPUs that a queue has at a time"),
+        ("guarantee", "GPUs of a queue: lent while it does not need them, and reclaimed by preemption"),
         ("price", "price of a GPU hour of a model, or of all others without a name"),
     ):
         group.add_argument(
@@ -178,6 +180,11 @@ def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, I
     cycle = arguments.cycle
     if cycle is None:
         cycle = next((seconds for least, seconds in CYCLES if len(given.nodes) >= least), 0.0)
+    limits, guarantees = dict(arguments.limit), dict(arguments.guarantee)
+    for name in sorted(limits.keys() & guarantees.keys()):
+        if guarantees[name] > limits[name]:
+            raise SettingsError(f"--guarantee {name}: it must not exceed the limit of {limits[name]:g} GPUs")
+    queues = order_of_quotas(dict(arguments.weight), limits, guarantees)
     loads = {arguments.seed[0]: given.units}
     if arguments.generate:
         loads |= {seed: _generated(arguments, seed) for seed in arguments.seed[1:]}
@@ -192,8 +199,7 @@ def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, I
             ", ".join(varied) or rules,
             policy,
             chosen,
-            dict(arguments.weight),
-            dict(arguments.limit),
+            queues,
             prices=dict(arguments.price),
             node_mtbf_s=arguments.node_mtbf,
             repair_s=arguments.repair,

@@ -232,12 +232,20 @@ def estimate_start(
     pods: int | None = None,
     model: str | None = None,
     priority: int | None = None,
+    namespace: str | None = None,
 ) -> Call[types.StartEstimate]:
     """When a unit with these GPUs would be expected to start if it arrived now."""
     return Call(
         "/api/queue/estimate",
         {},
-        {"cluster": cluster, "gpus": gpus, "pods": pods, "model": model, "priority": priority},
+        {
+            "cluster": cluster,
+            "gpus": gpus,
+            "pods": pods,
+            "model": model,
+            "priority": priority,
+            "namespace": namespace,
+        },
         types.StartEstimate,
     )
 
@@ -253,6 +261,7 @@ def would_fit(
     memory: str | None = None,
     tolerations: str | None = None,
     priority: int | None = None,
+    namespace: str | None = None,
 ) -> Call[types.FitAnswer]:
     """Whether pods with these requests would fit now."""
     return Call(
@@ -268,6 +277,7 @@ def would_fit(
             "memory": memory,
             "tolerations": tolerations,
             "priority": priority,
+            "namespace": namespace,
         },
         types.FitAnswer,
     )

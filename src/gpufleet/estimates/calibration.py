@@ -6,11 +6,14 @@ prediction). Two things would make it too narrow. Units with long waits are stil
 same time, have started: their errors so far count as lower bounds (Kaplan-Meier estimator). And a queue that
 grows makes other errors than before: when more starts than 10% are outside of their intervals, later intervals take
 percentiles further out, and the other way round (adaptive conformal inference, Gibbs and Candès 2021).
+
+`encode` and `restore` carry the estimates over a restart.
 """
 
 import math
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 OFFSET_S = 60.0
@@ -70,6 +73,14 @@ class _Made:
     """Whether it has moved the percentiles."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept over a restart; the oldest estimates first."""
+
+    made: list[tuple[str, _Made]]
+    outside: float
+
+
 class Calibration:
     """The latest estimates, of units that have started and of those that still wait."""
 
@@ -78,6 +89,21 @@ class Calibration:
         self._known = 0
         self._outside = OUTSIDE
         self._quantiles: tuple[float, Errors] | None = None
+
+    def encode(self) -> bytes:
+        """Return all estimates as JSON."""
+        return msgspec.json.encode(_Kept(list(self._made.items()), self._outside))
+
+    def restore(self, text: bytes) -> None:
+        """Go on with encoded estimates; raise msgspec.DecodeError if they are not valid."""
+        kept = msgspec.json.decode(text, type=_Kept)
+        self._made, self._outside = dict(kept.made), kept.outside
+        self._known = sum(made.error is not None for made in self._made.values())
+        self._quantiles = None
+
+    def waiting(self) -> list[str]:
+        """Return the units that have not started, as far as is known."""
+        return [key for key, made in self._made.items() if made.error is None]
 
     def estimated(self, key: str, raw: Raw, now: float) -> None:
         """Remember the first estimate of a unit."""

@@ -1,5 +1,6 @@
 """The fleet and its queue at one moment, as the estimate sees them: free GPUs per node, ends, units in order."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,6 +26,9 @@ class QueueOrder(Protocol):
 
     def limited(self, queue: str, used: Used, milli: int) -> bool:
         """Return whether a queue may not have so many more GPUs."""
+
+    def refusal(self, queue: str, used: Used, milli: int) -> str:
+        """Return which limit or budget keeps a queue from getting so many more GPUs, or an empty string."""
 
     def entitled(self, queue: str, used: Used, milli: int) -> bool:
         """Return whether so many more GPUs are inside the guarantee of a queue."""
@@ -79,3 +83,21 @@ class FleetState:
     backfill: bool = True
     reservations: bool = True
     preempt: bool = True
+
+    def used(self) -> dict[str, Counter[str]]:
+        """Return what each queue has, in thousandths of GPUs by model."""
+        used: dict[str, Counter[str]] = {}
+        for unit in self.running:
+            for node, milli in unit.places:
+                used.setdefault(unit.queue, Counter())[self.models[node]] += milli
+        return used
+
+    def in_order(self) -> list[WaitingUnit]:
+        """Return the waiting units, given by priority and age, in the order between queues if there are any."""
+        if self.order is None:
+            return list(self.waiting)
+        by_queue: dict[str, list[tuple[str, int]]] = {}
+        for unit in self.waiting:
+            by_queue.setdefault(unit.queue, []).append((unit.key, unit.milli * unit.members))
+        ranks = self.order.ranks(self.used(), by_queue)
+        return sorted(self.waiting, key=lambda unit: ranks[unit.key])

@@ -11,7 +11,8 @@ import random
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 import numpy as np
@@ -82,15 +83,27 @@ class ForwardRuns:
         self._free = FreeGpus(state.free, state.models)
         self._holders = Holders(state.running)
 
-    def run(self, sampled: Sampled, rng: random.Random) -> Forward:
-        """Run once."""
-        run = _Run(self._state, self._free.copy(), self._holders.copy(sampled.ends), sampled, rng)
+    def with_waiting(self, waiting: Sequence[WaitingUnit]) -> "ForwardRuns":
+        """Return runs over the same fleet with other waiting units, without probes."""
+        other = copy(self)
+        other._state, other._probes = replace(self._state, waiting=waiting), ()
+        return other
+
+    def run(self, sampled: Sampled, rng: random.Random, only: str = "") -> Forward:
+        """Run once, until all waiting units have started, or the one with the key `only`."""
+        run = _Run(self._state, self._free.copy(), self._holders.copy(sampled.ends), sampled, rng, only)
         return run.run(self._probes, self._horizon)
 
 
 class _Run:
     def __init__(
-        self, state: FleetState, free: FreeGpus, holders: Holders, sampled: Sampled, rng: random.Random
+        self,
+        state: FleetState,
+        free: FreeGpus,
+        holders: Holders,
+        sampled: Sampled,
+        rng: random.Random,
+        only: str,
     ) -> None:
         self._state, self._free, self._holders, self._rng = state, free, holders, rng
         self._arriving = sampled.arriving
@@ -106,7 +119,7 @@ class _Run:
         ]
         self._waiting.sort(key=_order)
         self._number = len(state.waiting)
-        self._open = {entry.key for entry in self._waiting}
+        self._open = {entry.key for entry in self._waiting if not only or entry.key == only}
         self._starts: dict[str, float] = {}
         self._reservation: _Reservation | None = None
         self._queues = state.order.copy() if state.order is not None else None

@@ -1,23 +1,29 @@
 """Estimate when each waiting unit starts, and when a hypothetical one would.
 
 `refresh` samples the ends of running units and simulates the queue forward some times; it is called now and then in
-the background. `of` and `hypothetical` only look up its result, so they take well under a millisecond.
+the background. `of` and `hypothetical` only look up its result, so they take well under a millisecond. A hypothetical
+unit of a GpuQueue is an exception: `hypothetical_of_queue` simulates the queue forward again with that unit in its place,
+once between two refreshes.
 """
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gpufleet.estimates.arrivals import Arrivals
 from gpufleet.estimates.calibration import Calibration, Errors, Raw
-from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
+from gpufleet.estimates.fleet_state import FleetState, Used, WaitingUnit
 from gpufleet.estimates.forward import ForwardRuns, Sampled
 from gpufleet.estimates.free_gpus import WHOLE
-from gpufleet.estimates.run_times import Job, RunTimes
+from gpufleet.estimates.run_times import Floats, Job, RunTimes
 
 SAMPLES = 12
+MOST_REMEMBERED = 200
+"""Hypothetical units whose simulation is kept until the next refresh."""
+_HYPOTHETICAL = "hypothetical"
+_IMPOSSIBLE = "no node has so many GPUs of these models"
 HORIZON_S = 14 * 86400.0
 """How far the queue is simulated; a unit that does not start by then has no estimate."""
 
@@ -46,15 +52,27 @@ class _Result:
     positions: dict[str, int]
     probes: list[tuple[WaitingUnit, Raw | None]]
     errors: Errors
+    forward: ForwardRuns
+    ends: Floats
+    """Remaining run times of the running units: a row for each, a column for each run."""
+    arriving: Floats
+    used: Used
+    hypothetical: dict[WaitingUnit, tuple[int, Raw | None]] = field(default_factory=dict)
+    """Position and start of hypothetical units of GpuQueues that were asked for since."""
 
     def estimate(self, position: int, unit: WaitingUnit, raw: Raw | None, now: float) -> Estimate:
         """Return the estimate with its interval, from `now` on."""
-        reason = unit.waits_for or _waits_for(position, unit)
+        reason = unit.waits_for or self._refusal(unit) or _waits_for(position, unit)
         if raw is None or unit.waits_for:
             return Estimate(position, reason)
         since = now - self.now
         earliest, expected, latest = (max(raw.at(error) - since, 0.0) for error in self.errors)
         return Estimate(position, reason, expected, earliest, latest)
+
+    def _refusal(self, unit: WaitingUnit) -> str:
+        if self.state.order is None or not unit.queue:
+            return ""
+        return self.state.order.refusal(unit.queue, self.used, unit.milli * unit.members)
 
 
 class StartEstimates:
@@ -97,6 +115,10 @@ class StartEstimates:
             {unit.key: at for at, unit in enumerate(state.waiting, 1)},
             [(probe, _raw([run.probes.get(probe.key) for run in runs], until)) for probe in probes],
             self.calibration.quantiles(now),
+            prepared,
+            ends,
+            arriving,
+            state.used() if state.order is not None else {},
         )
 
     def of(self, key: str, now: float) -> Estimate | None:
@@ -118,23 +140,55 @@ class StartEstimates:
             for probe, raw in result.probes
             if probe.milli >= unit.milli
             and probe.members * probe.milli >= unit.members * unit.milli
-            and probe.models == unit.models
+            and (probe.models == unit.models or (probe.models and probe.models <= unit.models))
             and probe.priority <= unit.priority
         ]
-        best = min(
-            fitting,
-            key=lambda pair: (pair[0].members * pair[0].milli, pair[0].milli, -pair[0].priority),
-            default=None,
-        )
+        best = min(fitting, key=_closest, default=None)
         if best is None:
-            return Estimate(ahead + 1, "no node has so many GPUs of these models")
+            return Estimate(ahead + 1, _IMPOSSIBLE)
         return result.estimate(ahead + 1, unit, best[1], now)
 
-    def _ends(self, state: FleetState) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+    def hypothetical_of_queue(self, unit: WaitingUnit, now: float) -> Estimate:
+        """Return the estimate of a unit that would arrive now in its GpuQueue, behind all others of its priority.
+
+        It must not run at the same time as `refresh`.
+        """
+        result = self._result
+        if result is None or result.state.order is None:
+            return self.hypothetical(unit, now)
+        found = result.hypothetical.get(unit)
+        if found is None and not _is_possible(result.state, unit):
+            return Estimate(len(result.state.waiting) + 1, _IMPOSSIBLE)
+        if found is None:
+            found = self._simulate(result, replace(unit, key=_HYPOTHETICAL))
+            if len(result.hypothetical) < MOST_REMEMBERED:
+                result.hypothetical[unit] = found
+        return result.estimate(found[0], unit, found[1], now)
+
+    def _simulate(self, result: _Result, unit: WaitingUnit) -> tuple[int, Raw | None]:
+        """Return position and start of a unit that joins the queue."""
+        by_priority = sorted([*result.state.waiting, unit], key=lambda other: -other.priority)
+        waiting = replace(result.state, waiting=by_priority).in_order()
+        runtimes = self.run_times.sample(
+            [other.job for other in waiting], [0.0] * len(waiting), self._samples, np.random.default_rng(0)
+        )
+        forward, chance = result.forward.with_waiting(waiting), random.Random(0)  # noqa: S311 (no secret)
+        runs = [
+            forward.run(
+                Sampled(result.ends[:, at], runtimes[:, at].tolist(), result.arriving[:, at].tolist()),
+                chance,
+                only=unit.key,
+            )
+            for at in range(self._samples)
+        ]
+        starts = [run.starts.get(unit.key) for run in runs]
+        return waiting.index(unit) + 1, _raw(starts, [run.until for run in runs])
+
+    def _ends(self, state: FleetState) -> Floats:
         jobs = [unit.job for unit in state.running]
         return self.run_times.sample(jobs, [unit.elapsed for unit in state.running], self._samples, self._rng)
 
-    def _runtimes(self, units: Sequence[WaitingUnit]) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+    def _runtimes(self, units: Sequence[WaitingUnit]) -> Floats:
         return self.run_times.sample(
             [unit.job for unit in units], [0.0] * len(units), self._samples, self._rng
         )
@@ -156,6 +210,20 @@ def _waits_for(position: int, unit: WaitingUnit) -> str:
     if unit.members > 1:
         what += f" for its {unit.members} pods together"
     return f"{what}; {position - 1} ahead of it in the queue" if position > 1 else what
+
+
+def _closest(pair: tuple[WaitingUnit, Raw | None]) -> tuple[float, ...]:
+    """Return a sort key of the probes at least as large as a unit: the smallest, then the one that starts first."""
+    probe, raw = pair
+    first = raw.median if raw is not None else float("inf")
+    return probe.members * probe.milli, probe.milli, -probe.priority, first
+
+
+def _is_possible(state: FleetState, unit: WaitingUnit) -> bool:
+    """Return whether a unit would fit if nothing else ran."""
+    nodes = zip(state.capacity, state.models, strict=True)
+    room = sum(size // unit.milli for size, model in nodes if not unit.models or model in unit.models)
+    return room >= unit.members
 
 
 def _probes(state: FleetState) -> list[WaitingUnit]:

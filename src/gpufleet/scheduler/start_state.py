@@ -5,7 +5,6 @@ The order is that of the queue: by priority, then by age, or that of GpuQueues. 
 """
 
 import re
-from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -94,7 +93,7 @@ def start_state_steps(
     by_key = {unit.key: unit for unit in sorted(found, key=lambda unit: unit.order)}
     waiting = [_waiting(unit, namespaces) for unit in by_key.values()]
     fleet = FleetState(capacity, free, models, running, waiting, order=order)
-    state = StartState(replace(fleet, waiting=_in_order(fleet)))
+    state = StartState(replace(fleet, waiting=fleet.in_order()))
     for unit in state.fleet.waiting:
         pods = by_key[unit.key].pods
         created = [pod.metadata.creation_timestamp for pod in pods if pod.metadata.creation_timestamp]
@@ -123,21 +122,6 @@ def _node(ledger: Ledger, name: str) -> tuple[int, int, str]:
     left = ledger.cluster.free_milli(name)
     free = sum(max(milli, 0) for gpu, milli in left.items() if gpu in open_)
     return WHOLE * len(open_), free, node.gpus[0].model if node.gpus else ""
-
-
-def _in_order(fleet: FleetState) -> list[WaitingUnit]:
-    """Return the waiting units in the order between queues, if there are any."""
-    if fleet.order is None:
-        return list(fleet.waiting)
-    used: dict[str, Counter[str]] = {}
-    for unit in fleet.running:
-        for node, milli in unit.places:
-            used.setdefault(unit.queue, Counter())[fleet.models[node]] += milli
-    by_queue: dict[str, list[tuple[str, int]]] = {}
-    for waiting in fleet.waiting:
-        by_queue.setdefault(waiting.queue, []).append((waiting.key, waiting.milli * waiting.members))
-    ranks = fleet.order.ranks(used, by_queue)
-    return sorted(fleet.waiting, key=lambda unit: ranks[unit.key])
 
 
 def seen_runs(ledger: Ledger, now: datetime) -> Iterable[tuple[Job, float]]:

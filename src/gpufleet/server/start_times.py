@@ -2,7 +2,7 @@
 
 Run times and arrivals come from the recorded allocations of the last weeks. The queue is simulated forward when somebody
 asks and the last result is older than `REFRESH_S`: in a thread, and the request gets the last result meanwhile unless that
-is older than `TOO_OLD_S`.
+is older than `TOO_OLD_S`. The errors of earlier estimates are kept in the store, so that a restart does not lose them.
 """
 
 import asyncio
@@ -10,8 +10,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Protocol
 
-from gpufleet.errors import NotFound
+import msgspec
+
+from gpufleet.errors import NotFound, StoreUnavailable
 from gpufleet.estimates.fleet_state import WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import Estimate, StartEstimates
@@ -40,22 +43,40 @@ Periods = Callable[[float, float, int], Awaitable[Sequence[AllocationPeriod]]]
 """Returns the latest allocation periods that overlap with a time span, at most a number of them."""
 
 
+class Calibrations(Protocol):
+    """Keeps the errors of earlier estimates by cluster."""
+
+    async def save(self, cluster: str, estimates: bytes) -> None:
+        """Store a JSON document."""
+
+    async def load(self, cluster: str) -> bytes | None:
+        """Return the document of a cluster, if there is one."""
+
+
 class StartTimes:
     """Estimates for one cluster."""
 
     def __init__(
         self,
+        cluster: str,
         ledger: Callable[[], Awaitable[Ledger]],
         periods: Periods,
+        calibrations: Calibrations,
         queues: Callable[[], Iterable[GpuQueue]] = tuple,
     ) -> None:
+        self._cluster = cluster
         self._ledger = ledger
         self._periods = periods
+        self._calibrations = calibrations
+        self._saved: bytes | None = None
+        """The last calibration that was loaded or saved."""
         self._queues = queues
         self._estimates = StartEstimates()
         self._state: StartState | None = None
         self._refreshed = self._read_until = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None
+        self._simulating = asyncio.Lock()
+        """Held while a thread samples run times or learns them."""
 
     async def queue(self) -> list[tuple[str, str, list[str], Estimate]]:
         """Return namespace, name, claims and estimate of each waiting unit, in the order of the queue."""
@@ -77,10 +98,23 @@ class StartTimes:
         key = state.unit_of_claim.get((namespace, claim))
         return self._estimates.of(key, time.time()) if key is not None else None
 
-    async def hypothetical(self, unit: WaitingUnit) -> Estimate:
-        """Return the estimate of a unit that would arrive now."""
-        await self._current()
-        return self._estimates.hypothetical(unit, time.time())
+    async def hypothetical(self, unit: WaitingUnit, namespace: str = "") -> Estimate:
+        """Return the estimate of a unit that would arrive now, in the GpuQueue of a namespace if one is given."""
+        state = await self._current()
+        if not namespace or state.fleet.order is None:
+            return self._estimates.hypothetical(unit, time.time())
+        queue = queue_of(namespace, expected_order(self._queues())[1])
+        placed = replace(unit, queue=queue, job=replace(unit.job, owner=namespace))
+        async with self._simulating:
+            return await asyncio.to_thread(self._estimates.hypothetical_of_queue, placed, time.time())
+
+    async def refusal(self, unit: WaitingUnit, namespace: str) -> str:
+        """Return for which limit or budget a unit of a namespace would wait, or an empty string."""
+        fleet = (await self._current()).fleet
+        if fleet.order is None:
+            return ""
+        queue = queue_of(namespace, expected_order(self._queues())[1])
+        return fleet.order.refusal(queue, fleet.used(), unit.milli * unit.members)
 
     async def _current(self) -> StartState:
         """Return the last state; renew it in the background if it is old, and wait for that if it is very old."""
@@ -96,6 +130,8 @@ class StartTimes:
         return self._state
 
     async def _refresh(self) -> None:
+        if self._saved is None:
+            await self._load()
         await self._learn()
         ledger = await self._ledger()
         state = await self._read_state(ledger)
@@ -103,8 +139,10 @@ class StartTimes:
         for unit in state.fleet.waiting:
             key = state.least_uid_of[unit.key]
             self._estimates.arrivals.observe(replace(unit, key=key), state.created_of[unit.key])
-        await asyncio.to_thread(self._estimates.refresh, state.fleet, time.time())
+        async with self._simulating:
+            await asyncio.to_thread(self._estimates.refresh, state.fleet, time.time())
         self._state, self._refreshed = state, time.monotonic()
+        await self._save()
 
     async def _read_state(self, ledger: Ledger) -> StartState:
         """Describe the fleet; other requests are answered between the steps."""
@@ -133,15 +171,41 @@ class StartTimes:
             learn(self._estimates, periods, since)
             learn_arrivals(self._estimates, periods, since, now, namespaces)
 
-        await asyncio.to_thread(learn_all)
+        async with self._simulating:
+            await asyncio.to_thread(learn_all)
         self._read_until = now
+
+    async def _load(self) -> None:
+        """Go on with the errors of the estimates before a restart."""
+        calibration = self._estimates.calibration
+        kept = await self._calibrations.load(self._cluster)
+        if kept is not None:
+            try:
+                calibration.restore(kept)
+            except msgspec.DecodeError as error:  # of another version
+                _log.warning("start_calibration_not_read", cluster=self._cluster, error=str(error))
+        self._saved = calibration.encode()
+
+    async def _save(self) -> None:
+        """Store the errors of the estimates if they have changed; a failure is repaired by the next time."""
+        encoded = self._estimates.calibration.encode()
+        if encoded == self._saved:
+            return
+        try:
+            await self._calibrations.save(self._cluster, encoded)
+        except StoreUnavailable as error:
+            _log.warning("start_calibration_not_saved", cluster=self._cluster, error=str(error))
+        else:
+            self._saved = encoded
 
     def _note_starts(self, ledger: Ledger, state: StartState) -> None:
         """Compare earlier estimates with units that have started or are gone."""
-        if self._state is None:
-            return
         waiting = {unit.key for unit in state.fleet.waiting}
-        for uid, key in self._state.unit_of_pod.items():
+        if self._state is not None:
+            before = self._state.unit_of_pod
+        else:  # after a restart: the key of a single pod is its UID; gangs that wait no more are forgotten
+            before = {key: key for key in self._estimates.calibration.waiting()}
+        for uid, key in before.items():
             if key in waiting:
                 continue
             pod = ledger.pods.get(uid)

@@ -1,27 +1,34 @@
 """Run units on a simulated fleet from event to event.
 
 A cycle walks the queue in order, as the scheduler's planner does: a unit that fits starts; one that does not
-fit preempts others, or gets a reservation, or waits. Placement is the scheduler's own code. With `cycle_s`
-units start only at multiples of it, which makes large fleets faster to simulate.
+fit preempts others, or gets a reservation, or waits. Placement and the rules of GpuQueues are the scheduler's own
+code. With `cycle_s` units start only at multiples of it, which makes large fleets faster to simulate.
 """
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from gpufleet.placement import CandidateNode, Demand
-from gpufleet.placement.request import WHOLE
-from gpufleet.simulation.fleet import Fleet, Running
+from gpufleet.simulation.fleet import Fleet, Running, Targets
 from gpufleet.simulation.outcome import Outcome
+from gpufleet.simulation.queues import Held, Rank
 from gpufleet.simulation.recorder import Recorder
 from gpufleet.simulation.reservations import Reservations
 from gpufleet.simulation.scenario import Scenario
-from gpufleet.simulation.shares import DecayedShares, NoShares, Shares
 from gpufleet.simulation.unit import Unit
 from gpufleet.simulation.waiting_units import Group, Order, WaitingUnits, Walk
 
 _FOREVER = float("inf")
+
+_UNRANKED: Rank = (3.0, 0.0)
+"""The rank of a unit that has arrived since the last cycle: behind all others."""
+
+_FEW_WAITING = 50
+_RANK_S = 60.0
+"""With more units in the queue the order between queues is computed only after so many seconds, times their multiple."""
 
 _MOST_PREEMPTIONS = 64
 """Units for which victims are sought in one cycle."""
@@ -48,10 +55,8 @@ class Simulation:
         self._rng = random.Random(scenario.seed)  # noqa: S311 (a simulation, no secret)
         demand = Demand.of_requests(unit.request for unit in self._coming)
         self.fleet = Fleet(nodes, scenario.policy, demand, self._rng)
-        self.shares: Shares = (
-            DecayedShares(scenario.weights, scenario.half_life_s) if scenario.weights else NoShares()
-        )
-        self.waiting = WaitingUnits(self.shares, scenario.rules.priorities)
+        self.queues = scenario.queues.copy() if scenario.queues is not None else None
+        self.waiting = WaitingUnits(self._rank, scenario.rules.priorities)
         self._reservations = Reservations(self.fleet, scenario.rules.reservations)
         self._ends: list[tuple[float, int, float]] = []
         """When units end, by time, number and start: a unit that was preempted has another start."""
@@ -59,12 +64,18 @@ class Simulation:
         self._nodes = sorted(node.name for node in nodes)
         self._node_events: list[tuple[float, int, str]] = []
         """Failures (0) and repairs (1)."""
-        self._used: dict[str, float] = {}
+        self._models = {node.name: node.gpus[0].model if node.gpus else "" for node in nodes}
+        self._used: dict[str, Counter[str]] = {}
+        self._ranks: dict[int, Rank] = {}
+        self._last_ranks: dict[str, Rank] = {}
+        """The rank of the last waiting unit of each queue."""
+        self._rank_due = -_FOREVER
         self._freed = False
         self._fresh: list[Unit] = []
         self._refused: set[object] = set()
         """What does not fit since GPUs last became free: request, members and the reservations to ignore."""
         self.now = self._coming[-1].arrives if self._coming else 0.0
+        self._used_until = self.now
         self._recorder = Recorder(nodes, scenario, self.fleet, demand, self.now, until)
         self.observe: Callable[[float], None] = lambda now: None
         absent = list(absences)
@@ -91,7 +102,7 @@ class Simulation:
                 step = done + 0.01
         self._advance(self._until)
         progress(1.0)
-        return self._recorder.finish(self.waiting.all(self._until))
+        return self._recorder.finish(self.waiting.all())
 
     # -- time ------------------------------------------------------------------------------
 
@@ -146,15 +157,30 @@ class Simulation:
 
     def _stop(self, number: int) -> Running:
         running = self.fleet.end(number)
-        self._count(running.unit, -1)
+        self._count(running, -1)
         self._freed = True
         return running
 
-    def _count(self, unit: Unit, sign: int) -> None:
-        gpus = sign * unit.gpu_milli / WHOLE
-        self._used[unit.queue] = self._used.get(unit.queue, 0.0) + gpus
-        self.shares.changed(unit.queue, gpus, self.now)
-        self._recorder.allocated(unit, sign)
+    def _count(self, running: Running, sign: int) -> None:
+        """Count the GPUs that a unit gets (1) or leaves (-1)."""
+        if self.queues is not None:
+            self._count_use()
+            used = self._used.setdefault(running.unit.queue, Counter())
+            for model, milli in self._gpus(running).items():
+                used[model] += sign * milli
+        self._recorder.allocated(running.unit, sign)
+
+    def _count_use(self) -> None:
+        """Count what queues have used until now."""
+        if self.queues is not None and self.now > self._used_until:
+            self.queues.advance(self._used, self.now - self._used_until)
+            self._used_until = self.now
+
+    def _gpus(self, running: Running) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for fits in running.places:
+            found[self._models[fits.node]] += running.unit.request.gpu_milli
+        return found
 
     # -- failures --------------------------------------------------------------------------
 
@@ -176,7 +202,7 @@ class Simulation:
         if not self.fleet.inventory.nodes[node].ready:
             return
         for running in self.fleet.fail(node):
-            self._count(running.unit, -1)
+            self._count(running, -1)
             self._recorder.interrupted(running, self.now, preempted=False)
             self.waiting.put(running.unit)
         if not planned:
@@ -188,15 +214,46 @@ class Simulation:
         """Plan the whole queue if GPUs became free, else only the units that are new in it."""
         while self._freed or self._fresh:
             fresh, self._fresh = self._fresh, []
+            self._rank_units(fresh)
             if self._freed or not self._scenario.rules.backfill:
                 self._freed = False
                 self._refused.clear()
-                self._walk(self.waiting.walk(self.now))
+                self._walk(self.waiting.walk())
             else:
-                new = WaitingUnits(self.shares, self._scenario.rules.priorities)
+                new = WaitingUnits(self._rank, self._scenario.rules.priorities)
                 for unit in fresh:
                     new.put(unit)
-                self._walk(new.walk(self.now))
+                self._walk(new.walk())
+
+    def _rank(self, unit: Unit) -> Rank:
+        """Return the place of a unit between queues; all are equal without queues."""
+        return self._ranks.get(unit.number, _UNRANKED) if self.queues is not None else ()
+
+    def _rank_units(self, fresh: Sequence[Unit]) -> None:
+        """Compute the order between queues, or in a long queue only that of new units, if it is not due."""
+        if self.queues is None:
+            return
+        self._count_use()
+        if self.now < self._rank_due:
+            for unit in fresh:
+                self._rank_last(unit)
+            return
+        waiting = {
+            queue: [(str(unit.number), unit.gpu_milli) for unit in units]
+            for queue, units in self.waiting.by_queue().items()
+        }
+        self._ranks = {int(key): rank for key, rank in self.queues.ranks(self._used, waiting).items()}
+        self._last_ranks = {queue: self._ranks[int(units[-1][0])] for queue, units in waiting.items()}
+        self._reservations.reorder(self.waiting.order)
+        times = len(self.waiting) // _FEW_WAITING
+        self._rank_due = self.now + _RANK_S * times if times else -_FOREVER
+
+    def _rank_last(self, unit: Unit) -> None:
+        """Give a new unit the rank behind all others of its queue, as the planner does."""
+        assert self.queues is not None
+        key, queue = str(unit.number), unit.queue
+        rank = self.queues.ranks(self._used, {queue: [(key, unit.gpu_milli)]})[key]
+        self._ranks[unit.number] = self._last_ranks[queue] = max(rank, self._last_ranks.get(queue, rank))
 
     def _walk(self, walk: Walk) -> None:
         rules, refused, evicted, tries = self._scenario.rules, self._refused, list[Running](), 0
@@ -204,7 +261,7 @@ class Simulation:
             if self._beyond_limit(unit):
                 walk.skip_group()
                 continue
-            order = self.waiting.order(unit, self.now)
+            order = self.waiting.order(unit)
             ignored = self._reservations.ignored(unit, order, self.now) if self._reservations else ()
             key = (group.request, group.members, ignored)
             if key not in refused:
@@ -212,14 +269,18 @@ class Simulation:
                     walk.took()
                     continue
                 refused.add(key)
-            if rules.preempt and tries < _MOST_PREEMPTIONS and self._worth_preempting(unit, key):
+            victims = None
+            for targets in self._targets(unit, key) if rules.preempt and tries < _MOST_PREEMPTIONS else ():
                 tries += 1
-                if (victims := self._preempt(unit, order, ignored)) is not None:
-                    walk.took()
-                    evicted.extend(victims)
-                    refused.clear()
-                    continue
-                refused.add((unit.priority, *key))
+                victims = self._preempt(unit, order, ignored, targets)
+                if victims is not None:
+                    break
+                refused.add((targets.key, *key))
+            if victims is not None:
+                walk.took()
+                evicted.extend(victims)
+                refused.clear()
+                continue
             if not rules.backfill:
                 break
             if rules.reservations:
@@ -240,16 +301,32 @@ class Simulation:
 
     def _nothing_behind(self, group: Group, order: Order) -> bool:
         """Return whether all other units of the group are refused like this one."""
-        if self._scenario.rules.reservations and not self._reservations.full((*order[:3], order[3] + 1)):
+        if self._scenario.rules.reservations and not self._reservations.full((*order[:-1], order[-1] + 1)):
             return False
         return not (group.declaring and self._reservations.any_known)
 
     def _beyond_limit(self, unit: Unit) -> bool:
-        limit = self._scenario.limits.get(unit.queue)
-        return limit is not None and self._used.get(unit.queue, 0.0) + unit.gpu_milli / WHOLE > limit
+        return self.queues is not None and self.queues.limited(unit.queue, self._used, unit.gpu_milli)
 
-    def _worth_preempting(self, unit: Unit, key: tuple[object, ...]) -> bool:
-        return unit.priority > self.fleet.lowest_priority() and (unit.priority, *key) not in self._refused
+    def _targets(self, unit: Unit, key: tuple[object, ...]) -> Iterator[Targets]:
+        """Yield the groups of units that may be evicted for a unit and were not refused to an equal one."""
+        reclaim: object = ("reclaim", unit.queue)
+        if (reclaim, *key) not in self._refused and (borrowed := self._borrowed(unit)):
+            yield self.fleet.youngest_of(borrowed, reclaim)
+        if unit.priority > self.fleet.lowest_priority():
+            lower = self.fleet.lower_priorities(unit, own_queue=self.queues is not None)
+            if (lower.key, *key) not in self._refused:
+                yield lower
+
+    def _borrowed(self, unit: Unit) -> list[int]:
+        """Return the units on borrowed GPUs that a unit inside the guarantee of its queue may evict."""
+        if self.queues is None or not self.queues.entitled(unit.queue, self._used, unit.gpu_milli):
+            return []
+        held = [
+            Held(str(number), each.unit.queue, self._gpus(each), each.started)
+            for number, each in self.fleet.running.items()
+        ]
+        return [int(key) for key in self.queues.reclaimable(unit.queue, self._used, unit.gpu_milli, held)]
 
     def _try(self, unit: Unit, order: Order, ignored: tuple[int, ...]) -> bool:
         self._reservations.lift(ignored)
@@ -260,15 +337,17 @@ class Simulation:
         self._start(running, order)
         return True
 
-    def _preempt(self, unit: Unit, order: Order, ignored: tuple[int, ...]) -> list[Running] | None:
+    def _preempt(
+        self, unit: Unit, order: Order, ignored: tuple[int, ...], targets: Targets
+    ) -> list[Running] | None:
         self._reservations.lift(ignored)
-        found = self.fleet.preempt(unit, self.now, own_queue=bool(self._scenario.weights))
+        found = self.fleet.preempt(unit, self.now, targets)
         self._reservations.apply(ignored)
         if found is None:
             return None
         running, victims = found
         for victim in victims:
-            self._count(victim.unit, -1)
+            self._count(victim, -1)
             self._recorder.interrupted(victim, self.now, preempted=True)
         self._start(running, order)
         return victims
@@ -279,6 +358,6 @@ class Simulation:
         self._reservations.drop(unit.number)
         self._reservations.yielded(order, running.places)
         self._note_lifted()
-        self._count(unit, 1)
+        self._count(running, 1)
         self._recorder.started(running, self.now)
         heappush(self._ends, (max(running.ends, self.now), unit.number, running.started))

@@ -1,7 +1,7 @@
 """The nodes of a simulation and what runs on them, on the placement core of the scheduler."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpufleet.placement import Allocation, CandidateNode, Demand, Fits, Inventory
@@ -22,6 +22,17 @@ class Running:
     started: float
     ends: float
     places: list[Fits]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Units that may be evicted: `rank` returns None for all others, and the lowest value for those to evict first."""
+
+    key: object
+    """Equal for searches among the same units."""
+    numbers: Callable[[], Iterable[int]]
+    """Returns the running units in the order in which to look at them; `rank` leaves some out."""
+    rank: Callable[[Running], int | None]
 
 
 class Fleet:
@@ -70,19 +81,39 @@ class Fleet:
             self._free(f"{number}.{member}")
         return running
 
-    def preempt(
-        self, unit: Unit, now: float, *, own_queue: bool = False
-    ) -> tuple[Running, list[Running]] | None:
-        """Evict units of lower priority so that a unit fits, and start it; None if that does not help.
+    def lower_priorities(self, unit: Unit, *, own_queue: bool) -> Targets:
+        """Return the units of lower priority, the lowest and youngest first; with `own_queue` only of its queue."""
 
-        With `own_queue` only units of its own queue are evicted.
-        """
+        def rank(running: Running) -> int | None:
+            other = running.unit
+            if other.priority >= unit.priority or (own_queue and other.queue != unit.queue):
+                return None
+            return other.priority
+
+        def numbers() -> Iterator[int]:
+            for priority in sorted(each for each in self._by_priority if each < unit.priority):
+                yield from reversed(self._by_priority[priority])
+
+        return Targets((unit.priority, unit.queue if own_queue else ""), numbers, rank)
+
+    def youngest_of(self, numbers: Iterable[int], key: object) -> Targets:
+        """Return these units, the youngest first."""
+        ordered = sorted(numbers, key=lambda number: (-self.running[number].started, number))
+        may = frozenset(ordered)
+
+        def rank(running: Running) -> int | None:
+            return -int(running.started) if running.unit.number in may else None
+
+        return Targets(key, lambda: filter(self.running.__contains__, ordered), rank)
+
+    def preempt(self, unit: Unit, now: float, targets: Targets) -> tuple[Running, list[Running]] | None:
+        """Evict targets so that a unit fits, and start it; None if that does not help."""
         evicted: list[Running] = []
         places: list[Fits] = []
         for member in range(unit.members):
             fits = self._place(unit)
             if fits is None:
-                found = self._victims(unit, now, own_queue)
+                found = self._victims(unit, now, targets)
                 if found is None:
                     self._undo(unit, member, evicted, now)
                     return None
@@ -154,28 +185,26 @@ class Fleet:
             self.running[running.unit.number] = running
             self._by_priority[running.unit.priority][running.unit.number] = None
 
-    def _victims(self, unit: Unit, now: float, own_queue: bool) -> Eviction | None:
+    def _victims(self, unit: Unit, now: float, targets: Targets) -> Eviction | None:
         nodes: dict[str, None] = {}
-        for priority in sorted(each for each in self._by_priority if each < unit.priority):
-            for number in reversed(self._by_priority[priority]):
-                if own_queue and self.running[number].unit.queue != unit.queue:
-                    continue
-                nodes.update(dict.fromkeys(fits.node for fits in self.running[number].places))
-                if len(nodes) >= _MOST_VICTIMS_SEEN:
-                    break
-        candidates = ((node, self._candidates(node, unit, now, own_queue)) for node in nodes)
+        for number in targets.numbers():
+            running = self.running[number]
+            if targets.rank(running) is not None:
+                nodes.update(dict.fromkeys(fits.node for fits in running.places))
+            if len(nodes) >= _MOST_VICTIMS_SEEN:
+                break
+        candidates = ((node, self._candidates(node, now, targets)) for node in nodes)
         return least_harmful(self.inventory, unit.request, candidates, _MOST_VICTIMS_SEEN)
 
-    def _candidates(self, node: str, unit: Unit, now: float, own_queue: bool) -> list[Victim]:
+    def _candidates(self, node: str, now: float, targets: Targets) -> list[Victim]:
         found = []
         for holder in self.inventory.holders_on(node):
             running = self.running.get(self.holders.get(holder, -1))
-            if running is None or running.unit.priority >= unit.priority:
-                continue
-            if own_queue and running.unit.queue != unit.queue:
+            rank = targets.rank(running) if running is not None else None
+            if running is None or rank is None:
                 continue
             number, members = running.unit.number, running.unit.members
             others = tuple(f"{number}.{at}" for at in range(members) if f"{number}.{at}" != holder)
             lost = running.unit.gpu_milli * (now - running.started)
-            found.append(Victim(holder, running.unit.priority, others, lost))
+            found.append(Victim(holder, rank, others, lost))
         return found

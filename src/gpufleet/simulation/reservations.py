@@ -96,6 +96,11 @@ class Reservations:
             del self._made[number]
             self.lifted = True
 
+    def reorder(self, order: Callable[[Unit], Order]) -> None:
+        """Use the present order of the units."""
+        for made in self._made.values():
+            made.order = order(made.unit)
+
     def yielded(self, order: Order, places: Sequence[Fits]) -> None:
         """Drop reservations behind a unit on the nodes of which it has taken GPUs."""
         nodes = {fits.node for fits in places}

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gpufleet.simulation.queues import Queues
+
 HOUR = 3600.0
 DAY = 24 * HOUR
 
@@ -43,11 +45,8 @@ class Scenario:
     policy: str = "default"
     """The placement policy."""
     rules: Rules = RULES["default"]
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights of queues. With any, the order between queues is their weighted share of decayed use."""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    """The most GPUs that a queue has at a time."""
-    half_life_s: float = 7 * DAY
+    queues: Queues | None = None
+    """Guarantees, limits and shares of queues; without it units go by priority, then by age."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """The price of a GPU hour by model; `""` for all other models."""
     node_mtbf_s: float = 0.0

@@ -5,14 +5,15 @@ instead of units. It stays fast with thousands of units in the queue.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
 from gpufleet.placement.request import Request
-from gpufleet.simulation.shares import Shares
+from gpufleet.simulation.queues import Rank
 from gpufleet.simulation.unit import Unit
 
-Order = tuple[float, float, float, int]
+Order = tuple[float, ...]
+"""The rank between queues, then the position."""
 Position = tuple[int, float, int]
 
 
@@ -31,8 +32,9 @@ class Group:
 class WaitingUnits:
     """The queue; `walk` yields units in order."""
 
-    def __init__(self, shares: Shares, priorities: bool) -> None:
-        self._shares = shares
+    def __init__(self, rank: Callable[[Unit], Rank], priorities: bool) -> None:
+        """`rank` returns the place of a unit between queues."""
+        self._rank = rank
         self._priorities = priorities
         self._groups: dict[tuple[str, Request, int], Group] = {}
         self._count = 0
@@ -67,28 +69,38 @@ class WaitingUnits:
         """Return the order of a unit within its queue: by priority, then by age."""
         return (-unit.priority if self._priorities else 0, unit.arrives, unit.number)
 
-    def order(self, unit: Unit, now: float) -> Order:
+    def order(self, unit: Unit) -> Order:
         """Return the order of a unit in the whole queue."""
-        return (self._shares.rank(unit.queue, now), *self.position(unit))
+        return (*self._rank(unit), *self.position(unit))
 
-    def all(self, now: float) -> list[Unit]:
+    def all(self) -> list[Unit]:
         """Return all units in order."""
         units = (unit for group in self._groups.values() for _, unit in group.units)
-        return sorted(units, key=lambda unit: self.order(unit, now))
+        return sorted(units, key=self.order)
 
-    def walk(self, now: float) -> "Walk":
+    def by_queue(self) -> dict[str, list[Unit]]:
+        """Return the units of each queue in the queue's own order."""
+        found: dict[str, list[tuple[Position, Unit]]] = {}
+        for group in self._groups.values():
+            found.setdefault(group.queue, []).extend(group.units)
+        return {queue: [unit for _, unit in sorted(units, key=_position)] for queue, units in found.items()}
+
+    def walk(self) -> "Walk":
         """Return a walk over the queue in order."""
-        return Walk(list(self._groups.values()), self, now)
+        return Walk(list(self._groups.values()), self)
+
+
+def _position(entry: tuple[Position, Unit]) -> Position:
+    return entry[0]
 
 
 class Walk:
     """Yields the units in order; `skip_group` leaves out the rest of a group."""
 
-    def __init__(self, groups: list[Group], waiting: WaitingUnits, now: float) -> None:
+    def __init__(self, groups: list[Group], waiting: WaitingUnits) -> None:
         self._waiting = waiting
-        self._now = now
         self._heap = [
-            (waiting.order(group.units[0][1], now), number, group, 0)
+            (waiting.order(group.units[0][1]), number, group, 0)
             for number, group in enumerate(groups)
             if group.units
         ]
@@ -106,13 +118,8 @@ class Walk:
     def __iter__(self) -> Iterator[tuple[Unit, Group]]:
         heap, waiting = self._heap, self._waiting
         while heap:
-            order, number, group, at = heappop(heap)
+            _, number, group, at = heappop(heap)
             unit = group.units[at][1]
-            current = waiting.order(unit, self._now)
-            if current > order and heap and current > heap[0][0]:
-                # Its queue got GPUs in this walk: others are first now.
-                heappush(heap, (current, number, group, at))
-                continue
             self._skip = self._took = False
             yield unit, group
             if self._skip:
@@ -120,4 +127,4 @@ class Walk:
             if not self._took or (at < len(group.units) and group.units[at][1] is unit):
                 at += 1
             if at < len(group.units):
-                heappush(heap, (waiting.order(group.units[at][1], self._now), number, group, at))
+                heappush(heap, (waiting.order(group.units[at][1]), number, group, at))

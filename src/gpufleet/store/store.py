@@ -26,6 +26,7 @@ from gpufleet.store.postgres.leadership import Leadership
 from gpufleet.store.postgres.migrate import upgrade
 from gpufleet.store.readings.readings import ReadingStore
 from gpufleet.store.snapshots import SnapshotStore
+from gpufleet.store.start_calibrations import StartCalibrations
 from gpufleet.store.training import TrainingStore
 
 
@@ -55,6 +56,7 @@ class Store:
         self.usage_series = UsageSeries(long_reads, self.accounted)
         self.namespace_use = NamespaceUses(long_reads, self.accounted)
         self.workload_uses = WorkloadUses(long_reads, self.accounted, self.usage)
+        self.start_calibrations = StartCalibrations(database)
         self._dsn = dsn
         self._settings = settings
 

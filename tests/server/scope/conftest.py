@@ -306,7 +306,10 @@ def routes(cluster: tuple[Cluster, Server], store: Store) -> list[Route]:
     async def claims() -> ClaimState:
         return ClaimState(_ledger(), has_claims=True)
 
-    starts = {"prod": StartTimes(ClaimView(claims).ledger, partial(store.allocation_periods.latest, "prod"))}
+    periods = partial(store.allocation_periods.latest, "prod")
+    starts = {
+        "prod": StartTimes("prod", ClaimView(claims).ledger, periods, store.start_calibrations, _queues)
+    }
     return [
         *aggregation_routes(
             store,

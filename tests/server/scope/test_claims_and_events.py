@@ -54,6 +54,18 @@ async def test_an_explanation_does_not_name_pods_of_other_namespaces(http: httpx
     assert (limited["sentence"], limited["reasons"]) == (full["sentence"], full["reasons"])
 
 
+async def test_a_caller_asks_for_hypothetical_pods_of_its_own_namespaces_only(
+    http: httpx.AsyncClient,
+) -> None:
+    for path in ("/api/queue/estimate", "/api/queue/fit"):
+        for namespace in (SECRET, "nothing"):
+            answer = await http.get(f"{path}?gpus=1&namespace={namespace}", headers=as_caller("mine"))
+            message = f"parameter namespace: {namespace} is not one of your namespaces"
+            assert (answer.status_code, answer.json()["message"]) == (404, message)
+        await data(http, f"{path}?gpus=1&namespace=mine")
+        await data(http, f"{path}?gpus=1&namespace={SECRET}", "all")
+
+
 async def test_a_stream_has_the_changes_of_visible_workloads_and_of_nodes(
     cluster: tuple[Cluster, Server],
 ) -> None:

@@ -107,8 +107,12 @@ REQUESTS: dict[str, list[str]] = {
     ],
     "/api/forecast": ["/api/forecast", "/api/forecast?by=namespace&budget=10"],
     "/api/queue": ["/api/queue"],
-    "/api/queue/estimate": ["/api/queue/estimate?gpus=8"],
-    "/api/queue/fit": ["/api/queue/fit?gpus=4", "/api/queue/fit?gpus=8&cpu=2&memory=1Gi&tolerations=*"],
+    "/api/queue/estimate": ["/api/queue/estimate?gpus=8", "/api/queue/estimate?gpus=4&namespace=mine"],
+    "/api/queue/fit": [
+        "/api/queue/fit?gpus=4",
+        "/api/queue/fit?gpus=8&cpu=2&memory=1Gi&tolerations=*",
+        "/api/queue/fit?gpus=4&namespace=mine",
+    ],
     f"{A}/clusters": [f"{A}/clusters"],
     f"{A}/namespaces": [f"{A}/namespaces"],
     f"{A}/dimension-keys": [f"{A}/dimension-keys?dimension_type=label"],
@@ -152,6 +156,7 @@ NO_NAMES = {
     "/api/v1/gpu/metrics",
     "/api/nodes",
     "/api/nodes/{name}/metrics",
+    "/api/queue/estimate",
     f"{A}/dimension-keys",
     f"{A}/cluster/hourly-stats",
 }

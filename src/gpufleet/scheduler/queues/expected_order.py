@@ -1,4 +1,4 @@
-"""The order between GpuQueues in the next hours, for estimates of start times.
+"""The order between GpuQueues in the next hours, for estimates of start times and for simulations.
 
 It is computed with the scheduler's own rules from the specs and statuses of GpuQueues. A status has the queue's part
 of the recent use, not its amount, so all queues together are taken to have used what they have now for as long as use
@@ -14,10 +14,13 @@ from gpufleet.model.gpu_models import canonical_model
 from gpufleet.scheduler.queues.assignment import Assignment, quota_of
 from gpufleet.scheduler.shares.decay import decay
 from gpufleet.scheduler.shares.order import WaitingUnit, ranks
-from gpufleet.scheduler.shares.quota import GPU, Quotas
+from gpufleet.scheduler.shares.quota import GPU, Quota, Quotas, RunningUnit
 
 HALF_LIFE_S = 7 * 86400.0
 """The default of `scheduler.share_half_life`; a status does not tell it."""
+
+_LIFETIME_S = HALF_LIFE_S / math.log(2)
+"""For how many seconds use counts in full."""
 
 
 class ExpectedOrder:
@@ -38,7 +41,7 @@ class ExpectedOrder:
         left = decay(seconds, HALF_LIFE_S)
         for queue in {*self._use, *used}:
             has = sum(used.get(queue, {}).values()) / GPU
-            self._use[queue] = self._use.get(queue, 0.0) * left + has * seconds
+            self._use[queue] = self._use.get(queue, 0.0) * left + has * (1.0 - left) * _LIFETIME_S
 
     def ranks(self, used: Used, waiting: Mapping[str, Sequence[tuple[str, int]]]) -> Mapping[str, Rank]:
         """Return the rank of each waiting unit."""
@@ -52,12 +55,45 @@ class ExpectedOrder:
             return True
         return self._quotas.limit_reached(queue, used, milli) is not None
 
+    def refusal(self, queue: str, used: Used, milli: int) -> str:
+        """Return which limit or budget keeps a queue from getting so many more GPUs, or an empty string."""
+        for name in self._quotas.chain(queue):
+            if name in self._stopped:
+                return f"the next budget of queue {name}"
+        reached = self._quotas.limit_reached(queue, used, milli)
+        if reached is None or reached.limit is None:
+            return ""
+        if milli > reached.limit:
+            return f"a higher limit of queue {reached.name}, {reached.limit / GPU:g} GPUs now"
+        return f"free GPUs below the limit of queue {reached.name}, {reached.limit / GPU:g} GPUs"
+
     def entitled(self, queue: str, used: Used, milli: int) -> bool:
         """Return whether so many more GPUs are inside the guarantee of a queue."""
         department = self._quotas.department(queue)
         if not (self._quotas.get(queue).guaranteed or self._quotas.get(department).guaranteed):
             return False
         return self._quotas.entitlement(queue, _canonical(used), milli) is not None
+
+    def reclaimable(
+        self, queue: str, used: Used, milli: int, running: Iterable[tuple[str, str, Mapping[str, int], float]]
+    ) -> frozenset[str]:
+        """Return the units on borrowed GPUs that a unit of the queue may evict, by key.
+
+        Running units are given as key, queue, thousandths by model, and start.
+        """
+        entitlement = self._quotas.entitlement(queue, _canonical(used), milli)
+        if entitlement is None:
+            return frozenset()
+        units = [
+            RunningUnit(key, other, _canonical_models(gpus), started) for key, other, gpus, started in running
+        ]
+        levels = self._quotas.levels(units)
+        return frozenset(
+            unit.key
+            for unit in units
+            if self._quotas.may_evict(queue, entitlement.level, unit.queue, levels[unit.key])
+            and (entitlement.models is None or entitlement.models.issuperset(unit.gpus))
+        )
 
     def borrows(self, queue: str, used: Used) -> bool:
         """Return whether a queue has more GPUs than its guarantee."""
@@ -80,10 +116,27 @@ def expected_order(queues: Iterable[GpuQueue]) -> tuple[ExpectedOrder | None, di
         quota_of(queue, Assignment(invalid=invalid), last=bool(soft & {name, queue.spec.parent}))
         for name, queue in objects.items()
     )
-    total = sum(queue.status.used for queue in objects.values()) * HALF_LIFE_S / math.log(2)
+    total = sum(queue.status.used for queue in objects.values()) * _LIFETIME_S
     use = {name: queue.status.share * total for name, queue in objects.items()}
     namespaces = {each: name for name, queue in objects.items() for each in queue.status.namespaces}
     return ExpectedOrder(quotas, use, frozenset(used_up - soft)), namespaces
+
+
+def order_of_quotas(
+    weights: Mapping[str, float], limits: Mapping[str, float], guarantees: Mapping[str, float]
+) -> ExpectedOrder | None:
+    """Return the order between queues with these quotas in GPUs and no use so far; None without any quota."""
+    names = {*weights, *limits, *guarantees}
+    quotas = (
+        Quota(
+            name,
+            guaranteed=round(guarantees.get(name, 0) * GPU),
+            limit=round(limits[name] * GPU) if name in limits else None,
+            weight=weights.get(name, 1),
+        )
+        for name in sorted(names)
+    )
+    return ExpectedOrder(Quotas(quotas), {}, frozenset()) if names else None
 
 
 def queue_of(namespace: str, namespaces: Mapping[str, str]) -> str:
@@ -100,7 +153,8 @@ def _is_hard(queue: GpuQueue) -> bool:
 
 
 def _canonical(used: Used) -> dict[str, dict[str, int]]:
-    return {
-        queue: {canonical_model(model): milli for model, milli in models.items()}
-        for queue, models in used.items()
-    }
+    return {queue: _canonical_models(models) for queue, models in used.items()}
+
+
+def _canonical_models(models: Mapping[str, int]) -> dict[str, int]:
+    return {canonical_model(model): milli for model, milli in models.items()}

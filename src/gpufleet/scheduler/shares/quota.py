@@ -29,7 +29,7 @@ class Quota:
     guaranteed: int = 0
     models: Amounts = field(default_factory=dict)
     limit: int | None = None
-    weight: int = 1
+    weight: float = 1
     parent: str = ""
     last: bool = False
     """Whether the queue gets only GPUs that no other queue waits for: its soft budget is used up."""

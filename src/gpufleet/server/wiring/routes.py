@@ -74,8 +74,10 @@ def add_routes(components: Components) -> None:
     watches = {cluster.name: StragglerWatch(cluster.fleet) for cluster in clusters}
     start_times = {
         name: StartTimes(
+            name,
             claim_views[name].ledger,
             partial(store.allocation_periods.latest, name),
+            store.start_calibrations,
             source.gpu_queues.cache.__iter__,
         )
         for name, source in sources

@@ -7,18 +7,22 @@ import msgspec
 from msgspec import Meta
 
 from gpufleet.errors import InvalidRequest, NotFound
-from gpufleet.estimates.fleet_state import WaitingUnit
-from gpufleet.estimates.run_times import Job
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.kubernetes.quantities import parse_quantity
-from gpufleet.model.gpu_models import accepted_models, canonical_model
+from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.placement import Policy, Request, Topology
 from gpufleet.scheduler.fit import Fit, fit, hypothetical_pod
 from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, Model
-from gpufleet.server.routes.scheduling.waiting import StartEstimate, estimate_row
+from gpufleet.server.routes.scheduling.waiting import (
+    OwnNamespace,
+    StartEstimate,
+    check_namespace,
+    estimate_row,
+    hypothetical_unit,
+)
 from gpufleet.server.start_times import StartTimes
 
 MOST_PODS = 64
@@ -43,6 +47,7 @@ class FitParams(ClusterParams, rename="camel"):
         Meta(max_length=1024, description="Keys of taints that the pods tolerate, with commas; * for all."),
     ] = ""
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    namespace: OwnNamespace = ""
 
     def __post_init__(self) -> None:
         """Reject amounts that are not quantities."""
@@ -84,8 +89,10 @@ def fit_routes(
     async def would_fit(query: FitParams, namespaces: Namespaces) -> FitAnswer:
         """Whether pods with these requests would fit now.
 
-        Counts free healthy GPUs, cordons, taints, CPU and memory, as the planner does.
+        Counts free healthy GPUs, cordons, taints, CPU and memory, as the planner does. With a namespace also the limit
+        and the budget of its GpuQueue.
         """
+        check_namespace(query.namespace, namespaces)
         name = clusters.synced(query.cluster).name
         view, times = views.get(name), starts.get(name)
         if view is None or times is None:
@@ -93,13 +100,12 @@ def fit_routes(
         tolerated = tuple(key.strip() for key in query.tolerations.split(",") if key.strip())
         pod = hypothetical_pod(query.cpu, query.memory, tolerated)
         found = fit(await view.ledger(), _request(query), pod, query.pods, namespaces)
+        unit = hypothetical_unit(query.gpus, query.pods, query.model, query.priority)
+        refusal = await times.refusal(unit, query.namespace) if query.namespace else ""
         estimate = None
-        if found.placed < query.pods:
-            models = frozenset({canonical_model(query.model)}) if query.model else frozenset[str]()
-            job = Job(gpus=float(query.gpus * query.pods))
-            unit = WaitingUnit("", job, 1000 * query.gpus, query.pods, models, query.priority)
-            estimate = estimate_row(await times.hypothetical(unit))
-        return _answer(found, query.pods, estimate)
+        if found.placed < query.pods or refusal:
+            estimate = estimate_row(await times.hypothetical(unit, query.namespace))
+        return _answer(found, query.pods, refusal, estimate)
 
     return [would_fit]
 
@@ -113,11 +119,11 @@ def _request(query: FitParams) -> Request:
     )
 
 
-def _answer(found: Fit, pods: int, estimate: StartEstimate | None) -> FitAnswer:
+def _answer(found: Fit, pods: int, refusal: str, estimate: StartEstimate | None) -> FitAnswer:
     return FitAnswer(
-        found.placed == pods,
+        found.placed == pods and not refusal,
         found.placed,
-        found.sentence,
+        f"the pods would wait for {refusal}" if refusal else found.sentence,
         [FitNode(node.name, node.free) for node in found.nodes[:_MOST_NODES]],
         len(found.nodes),
         found.reasons,

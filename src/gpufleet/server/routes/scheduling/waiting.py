@@ -15,10 +15,10 @@ from gpufleet.estimates.fleet_state import WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import Estimate
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.model.gpu_models import canonical_model
+from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.server.http.routing import Route, get
-from gpufleet.server.routes.params import ClusterParams
+from gpufleet.server.routes.params import ClusterParams, Model
 from gpufleet.server.start_times import StartTimes
 
 
@@ -49,13 +49,23 @@ class QueuePage(msgspec.Struct):
     data: list[QueuedUnit]
 
 
+OwnNamespace = Annotated[
+    str,
+    Meta(
+        max_length=253,
+        description="Namespace of the pods, whose GpuQueue counts; without it they come behind all others.",
+    ),
+]
+
+
 class HypotheticalParams(ClusterParams, rename="camel"):
     """A unit that does not exist."""
 
     gpus: Annotated[int, Meta(ge=1, le=1024, description="GPUs of each pod.")] = 1
     pods: Annotated[int, Meta(ge=1, le=10_000, description="Pods that start together.")] = 1
-    model: Annotated[str, Meta(max_length=253, description="The GPU model; any without it.")] = ""
+    model: Model = ""
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
+    namespace: OwnNamespace = ""
 
 
 def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list[Route]:
@@ -88,15 +98,29 @@ def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list
             ]
         )
 
-    @get("/api/queue/estimate", scope="public", example=_EXAMPLE)
-    async def estimate_start(query: HypotheticalParams) -> StartEstimate:
-        """When a unit with these GPUs would be expected to start if it arrived now."""
-        models = frozenset({canonical_model(query.model)}) if query.model else frozenset[str]()
-        job = Job(gpus=float(query.gpus * query.pods))
-        unit = WaitingUnit("", job, 1000 * query.gpus, query.pods, models, query.priority)
-        return estimate_row(await starts_of(query.cluster).hypothetical(unit))
+    @get("/api/queue/estimate", scope="filtered", example=_EXAMPLE)
+    async def estimate_start(query: HypotheticalParams, namespaces: Namespaces) -> StartEstimate:
+        """When a unit with these GPUs would be expected to start if it arrived now.
+
+        With a namespace it counts as one of its GpuQueue: share, guarantee, limit and budget.
+        """
+        check_namespace(query.namespace, namespaces)
+        unit = hypothetical_unit(query.gpus, query.pods, query.model, query.priority)
+        return estimate_row(await starts_of(query.cluster).hypothetical(unit, query.namespace))
 
     return [list_queue, estimate_start]
+
+
+def check_namespace(namespace: str, visible: Namespaces) -> None:
+    """Raise NotFound if a caller asks for a namespace that it may not see."""
+    if namespace and not is_visible(visible, namespace):
+        raise NotFound(f"parameter namespace: {namespace} is not one of your namespaces")
+
+
+def hypothetical_unit(gpus: int, pods: int, model: str, priority: int) -> WaitingUnit:
+    """Return pods that do not exist as a unit."""
+    models = accepted_models(model) if model else frozenset[str]()
+    return WaitingUnit("", Job(gpus=float(gpus * pods)), 1000 * gpus, pods, models, priority)
 
 
 def estimate_row(estimate: Estimate) -> StartEstimate:
