@@ -20,6 +20,7 @@ import { Budgets } from "./budgets";
 import { UsageChart, hasMetric } from "./chart";
 import { FORECAST_DAYS, ForecastCard } from "./forecast";
 import { Crumbs, Grouping, PeriodChoice } from "./head";
+import { usePrintedReport } from "./printed";
 import {
   daysOf,
   mergedRuns,
@@ -74,6 +75,8 @@ export function UsagePage(props: { query: Query }) {
     { every: 600_000 },
   );
   const name = zoneName(zone) ?? "UTC";
+  const printed = { ...params, period: periodOf(days), groups: MAX_GROUPS, format: "html" };
+  const print = usePrintedReport(path && addressOf(path, printed), report.data);
   return (
     <>
       <PageHead title="Usage" sub={subtitle(days, name, report.data)}>
