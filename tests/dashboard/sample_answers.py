@@ -21,6 +21,7 @@ from gpufleet.server.routes.scheduling import claims, fault_costs, faults, fit, 
 
 NOW = datetime(2026, 3, 18, 10, 30, tzinfo=UTC)
 TEAMS = {"research": 90, "vision": 60, "platform": 34, "speech": 25, "agents": 12}
+_SEVERITIES: tuple[faults.SeverityName, ...] = ("Unhealthy", "Degraded", "Warning")
 _CAPACITY = 256
 _PRICE = 3.5
 _KILOWATT = 0.6
@@ -225,11 +226,12 @@ def _lease(number: int) -> claims.LeaseRow:
 
 
 def _finding(number: int) -> faults.FindingRow:
-    severity, message = (
-        ("Unhealthy", "XID 79: GPU has fallen off the bus"),
-        ("Degraded", "PCIe link runs at x8 instead of x16"),
-        ("Warning", "3 correctable ECC errors in an hour"),
-    )[number % 3]
+    severity = _SEVERITIES[number % 3]
+    message = {
+        "Unhealthy": "XID 79: GPU has fallen off the bus",
+        "Degraded": "PCIe link runs at x8 instead of x16",
+        "Warning": "3 correctable ECC errors in an hour",
+    }[severity]
     return faults.FindingRow(
         node=f"gpu-b{number:05d}",
         gpu=number,
