@@ -1,4 +1,4 @@
-"""Measure the dashboard with 12,500 nodes of 8 GPUs in Chromium: first visit, frames of the map, bytes.
+"""Measure the dashboard with 12,500 nodes of 8 GPUs in Chromium: first visit, frames of the map and of charts, bytes.
 
 Each visit is the first request to a new server process. The page is interactive when the map of all GPUs is drawn
 and responds to a key. The CPU time of the page's main thread and of the server is reported too, because it depends
@@ -13,10 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import msgspec
+import numpy as np
 import psutil
-from playwright.sync_api import Browser, CDPSession, sync_playwright
+from dashboard.tools.sample_fleet import node_name
+from playwright.sync_api import Browser, CDPSession, Page, Route, sync_playwright
 
 from bench.result import Result
+from gpufleet.server.routes.live.workload_metrics import Graph, GraphConfig, Series, encode_points
 
 NODES = 12_500
 VISITS = 3
@@ -55,9 +59,29 @@ _FRAMES = """async (steps) => {
   return times;
 }"""
 
+_BRUSH = """async (steps) => {
+  const over = document.querySelector('.zoomable .u-over');
+  const box = over.getBoundingClientRect();
+  const send = (type, share) => over.dispatchEvent(new MouseEvent(type, {bubbles: true, cancelable: true, button: 0,
+    buttons: 1, clientX: box.left + share * box.width, clientY: box.top + box.height / 2}));
+  const frame = () => new Promise(requestAnimationFrame);
+  send('mousemove', 0.02);
+  send('mousedown', 0.02);
+  const times = [];
+  let last = await frame();
+  for (let step = 0; step < steps; step++) {
+    send('mousemove', 0.5 - 0.48 * Math.cos(step / 20));
+    const now = await frame();
+    times.push(now - last);
+    last = now;
+  }
+  if (!document.querySelector('.u-select').clientWidth) throw new Error('nothing is selected');
+  return times;
+}"""
+
 
 def measure() -> Iterator[Result]:
-    """Visit the page, pan and zoom the map, and count bytes."""
+    """Visit the page, pan and zoom the map, brush the charts of a node, and count bytes."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "needs Chromium: apt-get install chromium"
     with sync_playwright() as playwright:
@@ -73,6 +97,8 @@ def measure() -> Iterator[Result]:
         yield Result("  CPU time of the server until then", best["server_cpu"], "s")
         yield Result("map panned and zoomed", best["frames_a_second"], "frames/s", at_least=30)
         yield Result("  frame time, p95", best["slow_frame_ms"], "ms")
+        yield Result("charts of 8 GPUs over 7 days brushed", best["brush_a_second"], "frames/s", at_least=30)
+        yield Result("  frame time, p95", best["slow_brush_ms"], "ms")
         yield Result("first load, compressed", best["kilobytes"], "kB", at_most=120, note="without data")
         browser.close()
 
@@ -116,6 +142,8 @@ def _visit(browser: Browser, address: str, server: psutil.Process) -> dict[str, 
     page_cpu = _main_thread(session)
     page.evaluate(_FRAMES, 60)
     times = sorted(cast("list[float]", page.evaluate(_FRAMES, 240)))
+    kilobytes = sum(loaded) / 1000
+    brushed = _brush(page, address)
     context.close()
     return {
         "seconds": seconds,
@@ -123,8 +151,31 @@ def _visit(browser: Browser, address: str, server: psutil.Process) -> dict[str, 
         "page_cpu": page_cpu,
         "frames_a_second": 1000 * len(times) / sum(times),
         "slow_frame_ms": times[int(len(times) * 0.95)],
-        "kilobytes": sum(loaded) / 1000,
+        "brush_a_second": 1000 * len(brushed) / sum(brushed),
+        "slow_brush_ms": brushed[int(len(brushed) * 0.95)],
+        "kilobytes": kilobytes,
     }
+
+
+def _brush(page: Page, address: str) -> list[float]:
+    """Drag over the charts of a node with readings of a week, and return the time of each frame, sorted."""
+    page.route(re.compile(r"/metrics\?"), _answer_week)
+    page.goto(f"{address}#/nodes/{node_name(0)}?span=7d")
+    page.wait_for_function("document.querySelectorAll('.zoomable .u-over').length === 4")
+    page.evaluate(_BRUSH, 60)
+    return sorted(cast("list[float]", page.evaluate(_BRUSH, 240)))
+
+
+def _answer_week(route: Route) -> None:
+    """Answer with four graphs of eight lines, as the server does."""
+    query = {name: float(value) for name, value in re.findall(r"(start|end|step)=(\d+)", route.request.url)}
+    times = np.arange(query["start"], query["end"], query["step"])
+    rng = np.random.default_rng(1)
+    graphs = {}
+    for serial, unit in enumerate(("%", "%", "W", "℃"), start=1):
+        lines = [Series(f"GPU {gpu}", encode_points(times, rng.random(len(times)), 1.0)) for gpu in range(8)]
+        graphs[f"Graph {serial}"] = Graph(serial, lines, GraphConfig(unit))
+    route.fulfill(content_type="application/json", body=msgspec.json.encode({"data": graphs}))
 
 
 def _size(request: Any) -> int:

@@ -1,7 +1,9 @@
 """Test the map of all GPUs in a real browser: colours, groups, search, details, keyboard, phone, many GPUs."""
 
 import re
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from dashboard.tools.sample_fleet import node_name
@@ -61,6 +63,26 @@ def test_every_colouring_has_a_legend(site: Site, page: Page, choice: str, legen
     open_map(site, page)
     page.get_by_role("radiogroup", name="Colour by").get_by_role("radio", name=choice).click()
     expect(page.locator(".heat-legend")).to_contain_text(legend)
+
+
+def test_the_map_is_saved_as_csv_and_as_a_picture(site: Site, page: Page) -> None:
+    open_map(site, page, "by=team")
+    with page.expect_download() as download:
+        page.locator(".heat").get_by_role("button", name="CSV").click()
+    header, *rows = Path(download.value.path()).read_text().splitlines()
+    assert header.startswith("node,gpu,model,state,")
+    assert len(rows) == NODES * 8
+    assert sum(",allocated," in row for row in rows) >= sum(held_by_team(site).values())
+    with page.expect_download() as download:
+        page.locator(".heat").get_by_role("button", name="PNG").click()
+    assert download.value.suggested_filename.endswith(".png")
+    picture = Path(download.value.path()).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", picture[16:24])
+    box = page.locator(".heat canvas").bounding_box()
+    assert box is not None
+    assert width > box["width"], "the map with a margin"
+    assert height > box["height"] + 40, "a title above, a legend below"
 
 
 def test_free_draining_and_missing_readings_have_different_colours(site: Site, page: Page) -> None:

@@ -4,6 +4,7 @@ import pytest
 from dashboard.tools.sample_fleet import node_name
 from playwright.sync_api import Browser, Page, expect
 from tests.dashboard.conftest import Site
+from tests.dashboard.sample_answers import answer_with_samples
 from tests.dashboard.thumbnails import MOST_DIFFERENT, difference
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
@@ -16,7 +17,13 @@ PAGES = {
     "workloads": "workloads?sort=name",
     "workload": "workloads/wl-00000",
     "compare": "compare?runs=wl-00000,wl-00001",
+    "usage": "usage",
+    "scheduling": "scheduling?count=8",
+    "queue": "queue",
+    "health": "health",
 }
+SAMPLED = {"usage", "scheduling", "queue", "health"}
+"""Pages whose answers are samples of one moment, because their tables and charts depend on the time."""
 
 
 def look(browser: Browser, address: str, name: str, theme: str, size: str) -> float:
@@ -27,8 +34,11 @@ def look(browser: Browser, address: str, name: str, theme: str, size: str) -> fl
         color_scheme="dark" if theme == "dark" else "light",
         reduced_motion="reduce",
         is_mobile=size == "phone",
+        timezone_id="UTC",
     )
     page = context.new_page()
+    if name in SAMPLED:
+        answer_with_samples(page)
     page.goto(address)
     _settle(page)
     share = difference(context.new_page(), page.screenshot(), f"{name}-{theme}-{size}")

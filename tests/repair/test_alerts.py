@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from msgspec import structs
+from tests.smtp_server import smtp_server
 from tests.waiting import wait_until
 
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairSpec, RepairStatus
@@ -106,26 +107,9 @@ async def test_a_receiver_that_fails_stops_nothing(receiver: Receiver) -> None:
 
 
 async def test_a_mail_names_the_node_in_its_subject() -> None:
-    mails: list[str] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 test\r\n")
-        while line := await reader.readline():
-            word = line.split()[0].upper()
-            if word == b"DATA":
-                writer.write(b"354 go\r\n")
-                mails.append((await reader.readuntil(b"\r\n.\r\n")).decode())
-            writer.write(b"250 ok\r\n" if word != b"QUIT" else b"221 bye\r\n")
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    settings = AlertSettings(
-        smtp=f"127.0.0.1:{port}", mail_from="gpufleet@example.com", mail_to=("ops@example.com",)
-    )
-    await alerts(settings).send(FAULTY, BEFORE)
-    server.close()
+    async with smtp_server() as (address, mails):
+        settings = AlertSettings(smtp=address, mail_from="gpufleet@example.com", mail_to=("ops@example.com",))
+        await alerts(settings).send(FAULTY, BEFORE)
     assert "Subject: Node a has a GPU fault" in mails[0]
 
 

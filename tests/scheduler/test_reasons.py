@@ -54,6 +54,11 @@ async def test_refused_nodes_are_grouped_by_all_reasons(stage: Stage) -> None:
     assert stage.scheduler.planner.reason(pod) == expected
     assert await message(stage, "one", expected) == f"Pending: {expected}"
     assert (await event(stage, "GpusUnavailable")).note == expected
+    assert explain(stage.scheduler.ledger, "default", "one", pod).reasons == {
+        "have other labels than the pod's node selector or affinity": 7,
+        "have been cordoned": 2,
+        "is not ready": 1,
+    }
 
 
 async def test_nodes_with_unhealthy_gpus_are_a_group_of_their_own(stage: Stage) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from tests.smtp_server import smtp_server
 
 from gpufleet.accounting.report import Report, ReportPeriod, report
 from gpufleet.errors import StoreUnavailable
@@ -74,25 +75,10 @@ async def test_the_webhook_gets_totals_and_a_cluster_that_fails_does_not_stop_th
 
 
 async def test_a_mail_has_the_printable_report_attached() -> None:
-    mails: list[str] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 test\r\n")
-        while line := await reader.readline():
-            word = line.split()[0].upper()
-            if word == b"DATA":
-                writer.write(b"354 go\r\n")
-                mails.append((await reader.readuntil(b"\r\n.\r\n")).decode())
-            writer.write(b"250 ok\r\n" if word != b"QUIT" else b"221 bye\r\n")
-            await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    settings = AlertSettings(smtp=f"127.0.0.1:{port}", mail_to=("finance@example.com",))
-    reports = ScheduledReports(ReportSettings(schedule="monthly"), AlertRoutes(settings), ["prod"], build)
-    await reports.send(datetime(2026, 4, 1, 6, tzinfo=UTC))
-    server.close()
+    async with smtp_server() as (address, mails):
+        settings = AlertSettings(smtp=address, mail_to=("finance@example.com",))
+        reports = ScheduledReports(ReportSettings(schedule="monthly"), AlertRoutes(settings), ["prod"], build)
+        await reports.send(datetime(2026, 4, 1, 6, tzinfo=UTC))
     mail = message_from_string(mails[0])
     assert mail["Subject"] == "GPU use of prod, 2026-03"
     [attachment] = [part for part in mail.walk() if part.get_filename()]

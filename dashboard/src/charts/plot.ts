@@ -62,7 +62,7 @@ export function plotOptions(
   return {
     width,
     height: shape.height ?? HEIGHT,
-    padding: [8, 18, 0, 0],
+    padding: [8, shape.position ? 30 : 18, 0, 0],
     legend: { show: false },
     tzDate: (seconds) =>
       session.zone === "UTC"

@@ -20,6 +20,7 @@ import {
   sceneOf,
 } from "./paint";
 import { pinchOf, type Point } from "./pinch";
+import { saveMapPicture, saveMapTable } from "./save";
 import { hrefOfGpu, hrefOfHolder, sentence, Tip } from "./tip";
 import { bounded, inSight, onScreen, steered, zoomed, type View } from "./view";
 
@@ -292,7 +293,23 @@ export function HeatMap(props: { map: GpuMap; colourBy: ColourBy; groupBy: strin
           onLeave={() => show(-1, LINGER)}
         />
       )}
-      <Legend colouring={colouring} selectable={!isMetric(colourBy) && colourBy !== "health"} />
+      <div class="heat-foot">
+        <Legend colouring={colouring} selectable={!isMetric(colourBy) && colourBy !== "health"} />
+        <span class="chart-tools">
+          <button type="button" class="linkish small" onClick={() => saveMapTable(map)}>
+            CSV
+          </button>
+          <button
+            type="button"
+            class="linkish small"
+            onClick={() =>
+              canvas.current && saveMapPicture(canvas.current, `GPUs by ${colourBy}`, colouring)
+            }
+          >
+            PNG
+          </button>
+        </span>
+      </div>
     </div>
   );
 }

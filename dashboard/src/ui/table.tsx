@@ -30,7 +30,7 @@ function labelCells(table: HTMLTableElement): void {
   const heads = [...(table.tHead?.rows[0]?.cells ?? [])].map(
     (cell) => cell.querySelector("button")?.textContent ?? cell.textContent ?? "",
   );
-  for (const row of [...table.tBodies].flatMap((body) => [...body.rows])) {
+  for (const row of [...table.rows].filter((each) => each.parentElement !== table.tHead)) {
     row.setAttribute("role", "row");
     [...row.cells].forEach((cell, column) => {
       cell.setAttribute("role", "cell");

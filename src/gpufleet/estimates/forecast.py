@@ -1,8 +1,9 @@
 """Forecast hourly demand from its history, with intervals that come from earlier forecasts.
 
 The forecast is the level of the last week plus what is usual for the hour of the week. The same forecast is made for
-moments of the past, and the interval has the 5th and 95th percentile of its errors, by how far ahead it looked. So a
-demand that is hard to foresee has a wide interval.
+moments of the past, and the interval is as wide as nine of ten of its errors, by how far ahead it looked. So a demand
+that is hard to foresee has a wide interval. It extends as far to both sides: if all earlier forecasts were too low,
+that may be the end of a growth, and it is not known that the next one is too low, too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,8 @@ WEEK = 168
 DAY = 24
 LEAST_HOURS = 3 * DAY
 """Hours of history without which there is no forecast."""
+_ORIGINS = 12
+"""Hours between the moments of the past for which forecasts are made."""
 _SHRINKAGE = 1.0
 """Weeks after which the usual value of an hour of the week counts as much as that of the hour of the day."""
 
@@ -57,14 +60,14 @@ def forecast(history: Sequence[float] | Floats, first_hour: int, ahead: int) -> 
     if len(values) < LEAST_HOURS:
         return []
     expected = _project(values, first_hour, ahead)
-    low, high = _intervals(values, first_hour, ahead)
+    errors = _errors(values, first_hour, ahead)
     start = first_hour + len(values)
     return [
         Point(
             start + at,
             float(expected[at]),
-            float(max(expected[at] + low[at // DAY], 0.0)),
-            float(expected[at] + high[at // DAY]),
+            float(max(expected[at] - errors[at // DAY], 0.0)),
+            float(expected[at] + errors[at // DAY]),
         )
         for at in range(ahead)
     ]
@@ -105,26 +108,23 @@ def _project(values: Floats, first_hour: int, ahead: int) -> Floats:
     return projected
 
 
-def _intervals(values: Floats, first_hour: int, ahead: int) -> tuple[Floats, Floats]:
-    """Return what to add to the forecast for its low and high end, for each day ahead."""
+def _errors(values: Floats, first_hour: int, ahead: int) -> Floats:
+    """Return how far nine of ten values are from the forecast, for each day ahead."""
     days = -(-ahead // DAY)
     errors: list[list[float]] = [[] for _ in range(days)]
-    for origin in range(LEAST_HOURS, len(values) - DAY + 1, DAY // 2):
+    for origin in range(LEAST_HOURS, len(values) - DAY + 1, _ORIGINS):
         span = min(ahead, len(values) - origin)
         made = _project(values[:origin], first_hour, span)
-        difference = values[origin : origin + span] - made
+        difference = np.abs(values[origin : origin + span] - made)
         for day in range(span // DAY):
             errors[day].extend(difference[day * DAY : (day + 1) * DAY].tolist())
-    low, high = np.empty(days), np.empty(days)
-    spread = float(values.std())
-    known: tuple[float, float] = (-2 * spread, 2 * spread)
-    for day in range(days):
-        if len(errors[day]) >= 2 * DAY:
-            quantiles = np.quantile(errors[day], (0.05, 0.95))
+    found = np.empty(days)
+    known = 2 * float(values.std())
+    for day, seen in enumerate(errors):
+        if len(seen) >= 2 * DAY:
+            # Errors of one day are alike, so days count. Of few days, the largest error counts.
+            share = min(0.9 * (1 + DAY / len(seen)), 1.0)
             # No day is known better than one before it.
-            known = (
-                min(float(quantiles[0]), known[0] if day else 0.0),
-                max(float(quantiles[1]), known[1] if day else 0.0),
-            )
-        low[day], high[day] = known
-    return low, high
+            known = max(float(np.quantile(seen, share)), known if day else 0.0)
+        found[day] = known
+    return found

@@ -118,7 +118,7 @@ def _single(ledger: Ledger, request: Request, pod: Pod | None, namespaces: Names
         )
     if pod is not None:
         verdict = with_all_nodes(ledger, pod, verdict)
-    reasons = {phrase(reason, request): count for reason, count in verdict.counts.items()}
+    reasons = {phrase(reason, request, count): count for reason, count in verdict.counts.items()}
     texts = tuple(name_pods(ledger, way.text, way.holders, namespaces) for way in ways)
     return Explanation(True, verdict.summary, reasons, texts)
 
@@ -149,7 +149,7 @@ def _gang(ledger: Ledger, gang: Gang) -> Explanation:
     if isinstance(found, GangFits):
         return Explanation(True, f"gang {gang.name} fits; the scheduler has not started it yet", {})
     why = with_all_nodes(ledger, pods[found.stuck], found.why)
-    reasons = {phrase(reason, why.request): count for reason, count in why.counts.items()}
+    reasons = {phrase(reason, why.request, count): count for reason, count in why.counts.items()}
     return Explanation(True, gang_sentence(ledger, gang.name, pods, found), reasons)
 
 

@@ -71,7 +71,7 @@ def fit(ledger: Ledger, request: Request, pod: Pod, pods: int = 1, namespaces: N
     refused = ledger.cluster.place(request, names)
     assert not isinstance(refused, Fits)
     why = with_all_nodes(ledger, pod, with_reserved(ledger, refused))
-    reasons = {phrase(reason, request): count for reason, count in why.counts.items()}
+    reasons = {phrase(reason, request, count): count for reason, count in why.counts.items()}
     ways = [
         name_pods(ledger, way.text, way.holders, namespaces)
         for way in remedies(ledger.cluster, request, names)

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import re
 from datetime import datetime, timedelta
 from decimal import Decimal
 from zoneinfo import ZoneInfo
@@ -15,7 +16,7 @@ from tests.server.aggregation.test_aggregation import FIRST, START, get, rejecti
 
 from gpufleet.accounting.fault_costs import Fault, FaultCosts, fault_costs
 from gpufleet.accounting.report import period_of, report
-from gpufleet.accounting.report_series import by_day
+from gpufleet.accounting.report_series import by_day, report_series
 from gpufleet.client import types
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
@@ -24,6 +25,7 @@ from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.routes.accounting.aggregation import aggregation_routes
 from gpufleet.server.routes.accounting.report import report_routes
+from gpufleet.server.routes.accounting.report_chart import chart_colours
 from gpufleet.server.routes.accounting.report_page import render_report
 from gpufleet.store import Store
 from gpufleet.terminal.report import text_report
@@ -94,6 +96,42 @@ async def test_a_report_comes_as_csv_and_as_a_page(http: httpx.AsyncClient) -> N
     assert "ml/bert (PyTorchJob)" in page.text
     assert "http" not in page.text.replace("http-equiv", "")
     assert "@media print" in page.text
+
+
+async def test_the_page_has_charts_with_a_legend_and_the_total_once(http: httpx.AsyncClient) -> None:
+    params = {"period": MONTH, "format": "html"}
+    page = (await http.get("/report", params=params)).text
+    assert 'aria-label="GPU-hours per day by namespace"' in page
+    assert 'aria-label="Cost per day by namespace"' in page
+    legend = page[page.index('<ul class="legend">') : page.index("</ul>")]
+    assert all(name in legend for name in ("ml", "prod", "others"))
+    assert page.count("<tfoot>") == page.count("<td>total</td>") == 1
+    assert "style=" not in page, "the dashboard allows no inline styles"
+    assert f'content: "GPU use of prod, {MONTH}"' in page
+    one = (await http.get("/report", params={**params, "period": DAY, "zone": "Asia/Tokyo"})).text
+    assert "GPU-hours per hour by namespace" in one
+    assert re.search(rf"By namespace, {DAY} 00:00 to [\d-]+ 00:00 Asia/Tokyo\.", one)
+
+
+def test_a_team_has_the_same_colour_in_every_report() -> None:
+    def colours(names: list[str]) -> dict[str, str]:
+        groups = [
+            UsageSum(name=name, allocated=1, idle=0, cost=Decimal(0), utilization=None) for name in names
+        ]
+        made = report("prod", period_of("2026-10"), "namespace", UsageTotals(hours=1, capacity=9), groups)
+        use = {("", "", name, ""): {0: UsageAmount(1)} for name in names}
+        lines = report_series("day", {0: UsageAmount(len(names))}, groups, use)
+        return {
+            key[2]: colour
+            for key, colour in chart_colours(msgspec.structs.replace(made, series=lines)).items()
+        }
+
+    names = ["nlp", "vision", "research", "platform"]
+    every = colours(names)
+    assert len(set(every.values())) == 4
+    assert colours(names[::-1]) == every
+    assert colours(names[:1]) == {"nlp": every["nlp"]}
+    assert len(colours([f"team-{number}" for number in range(12)])) == 12
 
 
 async def test_days_from_one_to_another_make_a_report_too(http: httpx.AsyncClient) -> None:

@@ -22,6 +22,7 @@ import { Budgets } from "./budgets";
 import { UsageChart, hasMetric } from "./chart";
 import { FORECAST_DAYS, ForecastCard } from "./forecast";
 import { Crumbs, Grouping, PeriodChoice } from "./head";
+import { usePrintedReport } from "./printed";
 import {
   daysOf,
   mergedRuns,
@@ -77,6 +78,8 @@ export function UsagePage(props: { query: Query }) {
     { every: 600_000 },
   );
   const name = zoneName(zone) ?? "UTC";
+  const printed = { ...params, period: periodOf(days), groups: MAX_GROUPS, format: "html" };
+  const print = usePrintedReport(path && addressOf(path, printed), report.data);
   return (
     <>
       <PageHead title={t("Usage")} sub={subtitle(days, name, report.data)}>

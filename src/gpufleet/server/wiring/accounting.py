@@ -21,6 +21,7 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.settings import AccountingSettings, AlertSettings, ReportSettings, Settings
 from gpufleet.server.routes.accounting.report import build_report
+from gpufleet.server.routes.accounting.report_chart import CHART_LINES
 from gpufleet.server.scheduled_reports import ScheduledReports
 from gpufleet.server.wiring.components import Components
 from gpufleet.store import Store, lead
@@ -70,7 +71,8 @@ def _schedule_reports(components: Components) -> None:
 
     async def build(cluster: str, period: ReportPeriod) -> Report:
         group_by = settings[ReportSettings].group_by
-        return await build_report(store, cluster, period, group_by, currency_of(settings, cluster))
+        currency = currency_of(settings, cluster)
+        return await build_report(store, cluster, period, group_by, currency, series=CHART_LINES)
 
     reports = ScheduledReports(
         settings[ReportSettings],

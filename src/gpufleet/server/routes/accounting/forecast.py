@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -66,7 +66,7 @@ class Forecast(msgspec.Struct):
     data: list[GroupForecast]
 
 
-def forecast_routes(store: Store, default: str) -> list[Route]:
+def forecast_routes(store: Store, default: str, clock: Callable[[], float] = time.time) -> list[Route]:
     """Return the route."""
 
     @get("/api/forecast", scope="filtered", example=_EXAMPLE)
@@ -75,14 +75,17 @@ def forecast_routes(store: Store, default: str) -> list[Route]:
 
         Demand counts from the creation of a pod to its end, so also while it waits.
         """
-        cluster, now = query.cluster or default, time.time()
+        cluster, now = query.cluster or default, clock()
         hour = int(now // 3600)
         first = hour - 24 * HISTORY_DAYS
         try:
             periods = await store.allocation_periods.latest(cluster, first * 3600.0, now, MAX_PERIODS)
+            accounted = await store.usage_series.of_cluster(cluster, first, hour, "hour")
             capacity = await store.capacity_periods.overlapping(cluster, now - 1, now)
         except NotFound:
             return Forecast([])
+        # Of the time before, only workloads are known that were still there: the demand would seem to grow.
+        first = max(first, min(accounted, default=hour))
         if len(periods) == MAX_PERIODS:  # all that ended later than the last of them are known
             first = max(first, int(periods[-1].end // 3600) + 1)
         if namespaces is not None:
@@ -102,16 +105,14 @@ def _forecast(
     now: float,
 ) -> Forecast:
     groups: dict[str, list[tuple[float, float, float]]] = {}
-    since = hour
     for period in periods:
         start = period.created if 0 < period.created < period.start else period.start
-        since = min(since, max(int(start // 3600) + 1, first))
         name = {"all": "", "namespace": period.namespace, "model": period.model}[query.by]
         groups.setdefault(name, []).append((start, period.end or now, period.gpus * period.share))
     found = []
     for name, spans in groups.items():
-        history = hourly(spans, since, hour - since)
-        points = forecast(history, since, 24 * query.days)
+        history = hourly(spans, first, hour - first)
+        points = forecast(history, first, 24 * query.days)
         found.append((float(history.sum()), _group(name, points, capacity, query)))
     found.sort(key=lambda pair: (-pair[0], pair[1].name))
     return Forecast([group for _, group in found[:_MOST_GROUPS]])

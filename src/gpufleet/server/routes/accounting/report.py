@@ -41,6 +41,7 @@ from gpufleet.server.routes.accounting.aggregation import (
     no_currency,
     page_of,
 )
+from gpufleet.server.routes.accounting.report_chart import CHART_LINES
 from gpufleet.server.routes.accounting.report_page import render_report
 from gpufleet.server.routes.params import ClusterName, PageNumber, PageSize, TimeRangeParams
 from gpufleet.store import Store
@@ -127,11 +128,13 @@ def report_routes(
         query: ReportParams, context: RequestContext, namespaces: Namespaces
     ) -> Report | Raw:
         """Usage of each group in a month or other days, and the unallocated rest: JSON, CSV or a printable page."""
-        period = period_of(query.period, zone_of(query.zone))
+        zone = zone_of(query.zone)
+        period = period_of(query.period, zone)
         grouping_of(query.group_by)  # before the cluster, whose name may be wrong too
         cluster = await cluster_name(store, default_cluster, query.cluster)
         if query.namespace:
             namespaces = frozenset({query.namespace} if is_visible(namespaces, query.namespace) else ())
+        format = query.format or _format(context.accept)
         made = await build_report(
             store,
             cluster,
@@ -140,14 +143,13 @@ def report_routes(
             currency_of(cluster),
             namespaces,
             limit=query.groups or None,
-            series=query.series,
+            series=query.series or (CHART_LINES if format == "html" else 0),
         )
         if namespaces is None and (costs := (faults or {}).get(cluster)) is not None:
             start, end = period.start.timestamp(), min(period.end.timestamp(), now())
             made = msgspec.structs.replace(made, faults=costs(start, max(start, end)))
-        format = query.format or _format(context.accept)
         if format == "html":
-            return Raw(render_report(made, namespaces).encode(), "text/html")
+            return Raw(render_report(made, namespaces, zone).encode(), "text/html")
         if format == "csv":
             return Raw(as_csv(msgspec.json.encode(made.rows)) or b"", "text/csv")
         return made

@@ -1,45 +1,90 @@
-"""Render a report as one printable HTML page without scripts or external files."""
+"""Render a report as one printable HTML page without scripts or external files.
 
+On paper, each page has the title and its number, tables repeat their heading, and the total comes once, at the end.
+The dashboard prints the same page: its rules for the paper are a style sheet of their own.
+"""
+
+import re
+from datetime import UTC, tzinfo
 from html import escape
 
 from msgspec import UNSET
 
 from gpufleet.accounting.report import Report, ReportRow
 from gpufleet.model.namespaces import Namespaces
+from gpufleet.server.routes.accounting.report_chart import chart_colours, draw_charts, swatch
 
 _STYLE = """
-body { font: 11pt/1.4 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1a1a1a; }
-h1 { font-size: 1.4rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 1.5rem 0 0; } p { margin: .3rem 0 1rem; color: #555; }
+.report { font: 10.5pt/1.4 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1a1a1a;
+  background: #fff; }
+h1 { font-size: 1.4rem; line-height: 1.2; margin: 0; } h2 { font-size: 1.1rem; margin: 1.5rem 0 0; break-after: avoid; }
+p { margin: .3rem 0 1rem; color: #555; }
+figure { margin: 0 0 .6rem; break-inside: avoid; } figcaption { font-weight: 600; }
+figure svg { display: block; width: 100%; height: auto; font-size: 10px; fill: #555; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: 0 0 1.2rem; padding: 0; list-style: none; break-before: avoid; }
+.swatch { width: .7em; height: .7em; }
 table { border-collapse: collapse; width: 100%; margin-bottom: 1rem; } caption { text-align: left; padding-bottom: .4rem; }
-th, td { padding: .3rem .5rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; }
-thead th { border-bottom: 2px solid #333; } tfoot td { border-top: 2px solid #333; font-weight: 600; }
-.unattributed td, .unallocated td { font-style: italic; color: #555; }
-@media print { body { margin: 0; max-width: none; } thead { display: table-header-group; } tr { break-inside: avoid; } }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top;
+  font-variant-numeric: tabular-nums; }
+th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; } td:not(:first-child) { white-space: nowrap; }
+thead th { border-bottom: 2px solid #333; vertical-align: bottom; } tfoot td { border-top: 2px solid #333; font-weight: 600; }
+.others td, .unattributed td, .unallocated td { font-style: italic; color: #555; }
+@media print {
+  .report { font-size: 9pt; margin: 0; max-width: none; padding: 0; } th, td { padding: .2rem .4rem; }
+  thead { display: table-header-group; } tfoot { display: table-row-group; } tr { break-inside: avoid; }
+  tbody tr:last-child { break-after: avoid; }
+}
 """
 
 
-def render_report(report: Report, namespaces: Namespaces = None) -> str:
-    """Return the report as HTML; `namespaces` are those that it is limited to."""
-    title = f"GPU use of {report.cluster_name}, {report.period}"
-    totals = report.totals
-    missing = report.hours_in_period - report.hours_accounted
-    note = (
-        f"By {report.group_by}. {report.hours_accounted:.10g} of {report.hours_in_period} hours were observed"
-    )
-    note += f"; the other {round(missing, 4):.10g} were not." if missing else "."
-    if namespaces is not None:
-        note += f" Limited to namespaces: {', '.join(sorted(namespaces)) or 'none'}."
-    cost = f"cost ({report.currency})" if report.currency else "cost"
-    rows = "\n".join(_row(row) for row in report.rows)
+def render_report(report: Report, namespaces: Namespaces = None, zone: tzinfo = UTC) -> str:
+    """Return the report as HTML; `namespaces` are those that it is limited to, `zone` is that of its days."""
+    title = f"GPU use of {report.cluster_name}, {report.period.replace('..', ' to ')}"
     return f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title><style>{_STYLE}</style></head>
+<title>{escape(title)}</title><style id="paper">{_paper(title)}</style><style>{_STYLE}</style></head>
 <body>
+<main class="report">
 <h1>{escape(title)}</h1>
-<p>{escape(note)} {report.start_time:%Y-%m-%d %H:%M} to {report.end_time:%Y-%m-%d %H:%M} UTC.</p>
-<table>
+<p>{escape(_note(report, namespaces, zone))}</p>{draw_charts(report, zone)}
+{_table(report)}{_faults(report)}
+</main>
+</body>
+</html>
+"""
+
+
+def _paper(title: str) -> str:
+    """Return the margins and the header of each page."""
+    text = re.sub(r"[^\w ,.-]", lambda found: f"\\{ord(found[0]):x} ", title)
+    return f"""
+@page {{ margin: 18mm 14mm 14mm; @top-left {{ content: "{text}"; font: 8pt system-ui, sans-serif; color: #555; }}
+  @top-right {{ content: "Page " counter(page) " of " counter(pages); font: 8pt system-ui, sans-serif; color: #555; }} }}
+"""
+
+
+def _note(report: Report, namespaces: Namespaces, zone: tzinfo) -> str:
+    """Return the grouping, the exact period, how much of it was observed, and what it is limited to."""
+    missing = report.hours_in_period - report.hours_accounted
+    start, end = report.start_time.astimezone(zone), report.end_time.astimezone(zone)
+    note = f"By {report.group_by}, {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} {zone}. "
+    note += f"{report.hours_accounted:.10g} of {report.hours_in_period} hours were observed"
+    note += f"; the other {round(missing, 4):.10g} were not." if missing else "."
+    if namespaces is not None:
+        note += f" Limited to namespaces: {', '.join(sorted(namespaces)) or 'none'}."
+    return note
+
+
+def _table(report: Report) -> str:
+    totals = report.totals
+    cost = f"cost ({report.currency})" if report.currency else "cost"
+    colours = chart_colours(report)
+    marks = {key: f"{swatch(colour)} " for key, colour in colours.items()}
+    rows = "\n".join(
+        _row(row, marks.get((row.namespace, row.kind, row.name, row.uid), "")) for row in report.rows
+    )
+    return f"""<table>
 <caption>{totals.allocated_gpu_hours:z,.2f} of {totals.capacity_gpu_hours:z,.2f} GPU-hours were allocated \
 ({totals.allocation_rate:.2f}%).</caption>
 <thead><tr><th scope="col">{escape(report.group_by)}</th><th scope="col">GPU-hours</th>\
@@ -48,13 +93,10 @@ def render_report(report: Report, namespaces: Namespaces = None) -> str:
 <tbody>
 {rows}
 </tbody>
-<tfoot><tr><td>all</td><td>{totals.capacity_gpu_hours:z,.2f}</td><td>100.00%</td>\
+<tfoot><tr><td>total</td><td>{totals.capacity_gpu_hours:z,.2f}</td><td>100.00%</td>\
 <td>{totals.idle_gpu_hours:z,.2f}</td><td>{_percent(totals.avg_utilization)}</td>\
 <td>{_energy(totals.energy_kwh)}</td><td>{totals.cost:z,.2f}</td></tr></tfoot>
-</table>{_faults(report)}
-</body>
-</html>
-"""
+</table>"""
 
 
 def _faults(report: Report) -> str:
@@ -83,10 +125,10 @@ def _mean(hours: float | None) -> str:
     return "–" if hours is None else f"{hours:,.1f} h"
 
 
-def _row(row: ReportRow) -> str:
-    name = f"{row.namespace}/{row.name} ({row.kind})" if row.kind else row.name
+def _row(row: ReportRow, mark: str) -> str:
+    name = f"{row.namespace}/{row.name} ({row.kind})" if row.kind else row.name or "none"
     return (
-        f'<tr class="{row.row}"><td>{escape(name)}</td><td>{row.gpu_hours:z,.2f}</td><td>{row.share:.2f}%</td>'
+        f'<tr class="{row.row}"><td>{mark}{escape(name)}</td><td>{row.gpu_hours:z,.2f}</td><td>{row.share:.2f}%</td>'
         f"<td>{row.idle_gpu_hours:z,.2f}</td><td>{_percent(row.avg_utilization)}</td>"
         f"<td>{_energy(row.energy_kwh)}</td><td>{row.cost:z,.2f}</td></tr>"
     )
