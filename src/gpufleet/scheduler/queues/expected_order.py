@@ -6,6 +6,7 @@ counts. Guarantees count by queue: a queue that has more than its guarantee has 
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpufleet.estimates.fleet_state import Rank, Used
@@ -157,4 +158,7 @@ def _canonical(used: Used) -> dict[str, dict[str, int]]:
 
 
 def _canonical_models(models: Mapping[str, int]) -> dict[str, int]:
-    return {canonical_model(model): milli for model, milli in models.items()}
+    found: Counter[str] = Counter()
+    for model, milli in models.items():
+        found[canonical_model(model)] += milli
+    return found
