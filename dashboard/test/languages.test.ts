@@ -85,6 +85,7 @@ describe("another language", () => {
     vi.stubGlobal("document", {});
     vi.stubGlobal("navigator", { languages: [tag] });
     const text = await import("../src/i18n/text");
+    await text.loadTexts();
     const format = await import("../src/ui/format");
     return { ...text, ...format };
   }

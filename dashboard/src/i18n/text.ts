@@ -1,5 +1,4 @@
 // The texts of the page. The English text is the key of its translations in `zh.ts` and `ja.ts`; English loads neither.
-// Modules that import this one wait for the dictionary, so that constants can have texts too.
 import type { ComponentChildren } from "preact";
 import { language, locale, type Language } from "./language";
 
@@ -10,16 +9,18 @@ const LOADERS: Record<Exclude<Language, "en">, () => Promise<{ default: Dictiona
   ja: () => import("./ja"),
 };
 
-async function load(): Promise<Dictionary> {
-  if (language === "en") return {};
-  // Without the dictionary (the server was updated, or the network is gone) the page is in English.
-  return LOADERS[language]().then(
-    (module) => module.default,
-    () => ({}),
-  );
+let dictionary: Dictionary = {};
+
+/** Load the texts of the page's language, before the first of them is used. */
+export async function loadTexts(): Promise<void> {
+  if (language === "en") return;
+  try {
+    dictionary = (await LOADERS[language]()).default;
+  } catch {
+    // The server was updated, or the network is gone: the page is in English.
+  }
 }
 
-const dictionary = await load();
 const rules = new Intl.PluralRules(locale);
 const numbers = new Intl.NumberFormat(locale);
 
