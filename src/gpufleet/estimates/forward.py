@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gpufleet.estimates.fleet_state import FleetState, Rank, WaitingUnit
 from gpufleet.estimates.free_gpus import NONE_HIDDEN, FreeGpus, Places
 from gpufleet.estimates.holders import Holder, Holders
+from gpufleet.estimates.queue_answers import QueueAnswers
 from gpufleet.estimates.victims import Victims
 
 _MOST_EVENTS = 3_000
@@ -124,10 +125,11 @@ class _Run:
         self._reservation: _Reservation | None = None
         self._queues = state.order.copy() if state.order is not None else None
         self._used: dict[str, Counter[str]] = {}
+        self._answers = QueueAnswers(self._queues, self._used) if self._queues is not None else None
         if self._queues is not None:
             for unit in state.running:
                 self._count(unit.queue, unit.places, 1)
-        self._victims = Victims(state, free, holders, self._queues, self._used)
+        self._victims = Victims(state, free, holders, self._answers)
         self._ranks: Mapping[str, Rank] = {}
         self._rank_due = 0.0
         self._counted_to = 0.0
@@ -269,9 +271,7 @@ class _Run:
         return sorted(self._waiting, key=lambda entry: (ranks.get(entry.key, behind), entry.order))
 
     def _limited(self, unit: WaitingUnit) -> bool:
-        return self._queues is not None and self._queues.limited(
-            unit.queue, self._used, unit.milli * unit.members
-        )
+        return self._answers is not None and self._answers.limited(unit.queue, unit.milli * unit.members)
 
     def _hidden(self, entry: _Entry, now: float) -> Mapping[int, int]:
         """Return the reserved GPUs that a unit may not use."""
@@ -311,7 +311,8 @@ class _Run:
             self._starts[entry.key] = now
 
     def _count(self, queue: str, places: Places, sign: int) -> None:
-        if self._queues is not None:
+        if self._answers is not None:
+            self._answers.changed()
             used = self._used.setdefault(queue, Counter())
             for node, milli in places:
                 used[self._state.models[node]] += sign * milli

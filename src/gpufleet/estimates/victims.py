@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from gpufleet.estimates.fleet_state import FleetState, QueueOrder, Used, WaitingUnit
+from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
 from gpufleet.estimates.free_gpus import FreeGpus
 from gpufleet.estimates.holders import Holder, Holders
+from gpufleet.estimates.queue_answers import QueueAnswers
 
 _MOST_NODES = 64
 """Nodes on which victims of one member are sought, those with the youngest first."""
@@ -18,10 +19,9 @@ class Victims:
     """The units that others may evict; with queues, priorities count within a queue only."""
 
     def __init__(
-        self, state: FleetState, free: FreeGpus, holders: Holders, queues: QueueOrder | None, used: Used
+        self, state: FleetState, free: FreeGpus, holders: Holders, queues: QueueAnswers | None
     ) -> None:
-        self._state, self._free, self._holders = state, free, holders
-        self._queues, self._used = queues, used
+        self._state, self._free, self._holders, self._queues = state, free, holders, queues
 
     def any_for(self, unit: WaitingUnit) -> bool:
         """Return whether there may be something for a unit to evict."""
@@ -72,12 +72,12 @@ class Victims:
 
     def _entitled(self, unit: WaitingUnit) -> bool:
         asked = unit.milli * unit.members
-        return self._queues is not None and self._queues.entitled(unit.queue, self._used, asked)
+        return self._queues is not None and self._queues.entitled(unit.queue, asked)
 
     def _may_evict(self, unit: WaitingUnit, holder: Holder, entitled: bool) -> bool:
         if self._queues is None or holder.unit.queue == unit.queue:
             return holder.unit.priority < unit.priority
-        return entitled and self._queues.borrows(holder.unit.queue, self._used)
+        return entitled and self._queues.borrows(holder.unit.queue)
 
 
 def _harm(victim: Victim) -> tuple[int, float]:
