@@ -63,7 +63,7 @@ _BRUSH = """async (steps) => {
   const over = document.querySelector('.zoomable .u-over');
   const box = over.getBoundingClientRect();
   const send = (type, share) => over.dispatchEvent(new MouseEvent(type, {bubbles: true, cancelable: true, button: 0,
-    buttons: 1, clientX: box.left + share * box.width, clientY: box.top + box.height / 2}));
+    buttons: 1, movementX: 1, clientX: box.left + share * box.width, clientY: box.top + box.height / 2}));
   const frame = () => new Promise(requestAnimationFrame);
   send('mousemove', 0.02);
   send('mousedown', 0.02);
@@ -161,7 +161,7 @@ def _brush(page: Page, address: str) -> list[float]:
     """Drag over the charts of a node with readings of a week, and return the time of each frame, sorted."""
     page.route(re.compile(r"/metrics\?"), _answer_week)
     page.goto(f"{address}#/nodes/{node_name(0)}?span=7d")
-    page.wait_for_function("document.querySelectorAll('.zoomable .u-over').length === 4")
+    page.locator(".zoomable .u-over").nth(3).wait_for()
     page.evaluate(_BRUSH, 60)
     return sorted(cast("list[float]", page.evaluate(_BRUSH, 240)))
 

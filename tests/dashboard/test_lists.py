@@ -74,6 +74,7 @@ def test_tables_are_cards_on_a_phone(site: Site, phone: Page, path: str) -> None
         assert box["x"] + box["width"] <= 390
     label = rows.first.locator("td").nth(1).evaluate("cell => getComputedStyle(cell, '::before').content")
     assert label.strip('"') in ("State", "Status", "Node")
+    expect(phone.locator("[aria-busy]")).to_have_count(0)
     assert serious_violations(phone) == []
 
 

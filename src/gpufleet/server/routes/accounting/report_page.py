@@ -26,7 +26,7 @@ figure svg { display: block; width: 100%; height: auto; font-size: 10px; fill: #
 table { border-collapse: collapse; width: 100%; margin-bottom: 1rem; } caption { text-align: left; padding-bottom: .4rem; }
 th, td { padding: .3rem .5rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top;
   font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; } td:not(:first-child) { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; width: 34%; } td:not(:first-child) { white-space: nowrap; }
 thead th { border-bottom: 2px solid #333; vertical-align: bottom; } tfoot td { border-top: 2px solid #333; font-weight: 600; }
 .others td, .unattributed td, .unallocated td { font-style: italic; color: #555; }
 @media print {
