@@ -153,6 +153,25 @@ def _large() -> Iterator[Result]:
     yield Result("estimate of a hypothetical unit, 12,500 nodes", what_if * 1000, "ms", at_most=50)
     yield Result("refresh of all estimates, 12,500 nodes", refreshed, "s CPU", at_most=1.5)
     yield Result("event loop during a refresh, longest lag", lag * 1000, "ms", at_most=100)
+    yield from _large_queues(estimates, state)
+
+
+def _large_queues(estimates: StartEstimates, state: FleetState) -> Iterator[Result]:
+    """Time the same fleet with three GpuQueues, and a hypothetical unit of one of them."""
+    names, half = list(WEIGHTS), {name: 4_000.0 * weight for name, weight in WEIGHTS.items()}
+    queued = replace(
+        state,
+        running=[replace(unit, queue=names[at % 3]) for at, unit in enumerate(state.running)],
+        waiting=[replace(unit, queue=names[at % 3]) for at, unit in enumerate(state.waiting)],
+        order=order_of_quotas(WEIGHTS, {}, half),
+    )
+    started = time.process_time()
+    estimates.refresh(replace(queued, waiting=queued.in_order()), 0.0)
+    yield Result("refresh with GpuQueues, 12,500 nodes", time.process_time() - started, "s CPU")
+    started = time.process_time()
+    unit = WaitingUnit("what-if", Job(gpus=8.0), 8000, queue=names[0])
+    assert estimates.hypothetical_of_queue(unit, 0.0).expected is not None
+    yield Result("hypothetical unit of a GpuQueue, 12,500 nodes", time.process_time() - started, "s CPU")
 
 
 async def _refresh(estimates: StartEstimates, state: FleetState) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import pytest
 from tests.scheduler import queue_simulation
 from tests.scheduler.queue_simulation import QueueSimulation
 from tests.scheduler.simulation import Unit as PlannedUnit
+from tests.scheduler.simulation import number_of
 
 from gpufleet.placement import CandidateGpu, CandidateNode, Request
 from gpufleet.scheduler.queues.expected_order import order_of_quotas
@@ -112,7 +113,7 @@ def test_the_same_units_are_evicted_as_by_the_planner(seed: int, monkeypatch: py
     for each in [*guests, owner]:
         planned = PlannedUnit(int(each.arrives), 1, int(each.runtime), each.members, namespace=each.queue)
         planner.step([planned], each.arrives)
-    evicted = {queue_simulation.number_of(pod) for decided in planner.evictions for pod in decided.victims}
+    evicted = {number_of(pod) for decided in planner.evictions for pod in decided.victims}
 
     run, starts = run_of(
         [*guests, owner], nodes(10), {name: float(gpus) for name, gpus in guarantees.items()}
