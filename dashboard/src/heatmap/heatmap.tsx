@@ -303,7 +303,15 @@ export function HeatMap(props: { map: GpuMap; colourBy: ColourBy; groupBy: strin
             type="button"
             class="linkish small"
             onClick={() =>
-              canvas.current && saveMapPicture(canvas.current, `GPUs by ${colourBy}`, colouring)
+              canvas.current &&
+              saveMapPicture(
+                canvas.current,
+                t("{title} by {group}", {
+                  title: t("GPUs"),
+                  group: quantityText(colourBy).toLowerCase(),
+                }),
+                colouring,
+              )
             }
           >
             PNG

@@ -2,6 +2,7 @@
 import type { GpuMap } from "../api/types";
 import { css } from "../charts/colours";
 import { pictureOf, type Key } from "../charts/picture";
+import { t } from "../i18n/text";
 import { saveCsv, savePng } from "../ui/export";
 import { count, span } from "../ui/format";
 import type { Colouring } from "./colouring";
@@ -51,6 +52,6 @@ export function keysOf({ scale, entries, more }: Colouring): Key[] {
   }
   for (const entry of entries)
     keys.push({ name: `${entry.name} ${count(entry.count)}`, colour: css(entry.colour) });
-  if (more) keys.push({ name: `and ${count(more)} more`, colour: "transparent" });
+  if (more) keys.push({ name: t("and {more} more", { more }), colour: "transparent" });
   return keys;
 }
