@@ -111,7 +111,7 @@ export function StaleNote(props: { at: number; error?: ApiError }) {
 
 export function Skeleton(props: { lines: number }) {
   return (
-    <div class="skeleton" aria-busy="true" aria-label={t("Loading")}>
+    <div class="skeleton" role="status" aria-busy="true" aria-label={t("Loading")}>
       {Array.from({ length: props.lines }, (_, line) => (
         <div key={line} class="skeleton-line" />
       ))}
