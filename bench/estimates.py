@@ -58,9 +58,8 @@ def measure() -> Iterable[Result]:
 def guaranteed() -> Iterator[Result]:
     """Judge three queues with weights and guarantees, on a load at which reclaiming is frequent."""
     scenario = Scenario(queues=order_of_quotas(WEIGHTS, {}, GUARANTEES))
-    for seed in (2, 3):
-        judged = generated(seed, scenario, days=21.0, load=0.75)
-        yield from judged.results(f"generated, queues with guarantees, seed {seed}")
+    judged = generated(3, scenario, days=21.0, load=0.75)
+    yield from judged.results("generated, queues with guarantees, seed 3")
 
 
 def generated(seed: int, scenario: Scenario, nodes: int = 16, days: float = 7.0, load: float = 0.9) -> Judged:
