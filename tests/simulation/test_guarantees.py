@@ -1,5 +1,6 @@
 """Guarantees of queues in a simulation: they are lent, and reclaimed by preemption of borrowed units."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,9 +9,10 @@ from tests.scheduler.queue_simulation import QueueSimulation
 from tests.scheduler.simulation import Unit as PlannedUnit
 from tests.scheduler.simulation import number_of
 
-from gpufleet.placement import CandidateGpu, CandidateNode, Request
+from gpufleet.placement import CandidateGpu, CandidateNode, Demand, Request
 from gpufleet.scheduler.queues.expected_order import order_of_quotas
 from gpufleet.simulation.engine import Simulation
+from gpufleet.simulation.fleet import Fleet
 from gpufleet.simulation.scenario import DAY, HOUR, Scenario
 from gpufleet.simulation.unit import Unit
 
@@ -93,6 +95,19 @@ def test_guarantees_are_honoured_at_every_instant() -> None:
     outcome = run.run()
     assert outcome.preemptions >= preempted > 10
     assert waited > 100
+
+
+def test_units_that_are_not_evicted_after_all_keep_gpus_that_are_reserved_meanwhile() -> None:
+    fleet = Fleet(nodes(1, gpus=2), "default", Demand.of_requests([]), Random(0))
+    one = fleet.start(unit(9, "other", 0), 0.0)
+    assert one is not None
+    reserved = one.places[0]
+    fleet.end(9)
+    running = fleet.start(Unit(0, Request(count=2), 0, DAY), 0.0)
+    fleet.hold("r7.0", reserved)
+    gang = replace(unit(1, "owner", 0, members=2), priority=1)
+    assert fleet.preempt(gang, 1.0, fleet.lower_priorities(gang, own_queue=False)) is None
+    assert list(fleet.running.values()) == [running]
 
 
 @pytest.mark.parametrize("seed", range(12))

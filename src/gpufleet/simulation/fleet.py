@@ -164,9 +164,10 @@ class Fleet:
         self._by_priority.setdefault(unit.priority, {})[unit.number] = None
         return running
 
-    def _allocate(self, unit: Unit, member: int, fits: Fits) -> None:
+    def _allocate(self, unit: Unit, member: int, fits: Fits, *, again: bool = False) -> None:
+        """Give GPUs to a member; `again` if it had them before, where a reservation may keep them by now."""
         holder = f"{unit.number}.{member}"
-        self.inventory.allocate(holder, fits)
+        self.inventory.allocate(holder, Allocation.of(holder, fits) if again else fits, observed=again)
         self.holders[holder] = unit.number
         self.changed.add(fits.node)
 
@@ -181,7 +182,7 @@ class Fleet:
             self._free(f"{unit.number}.{member}")
         for running in evicted:
             for member, fits in enumerate(running.places):
-                self._allocate(running.unit, member, fits)
+                self._allocate(running.unit, member, fits, again=True)
             self.running[running.unit.number] = running
             self._by_priority[running.unit.priority][running.unit.number] = None
 
