@@ -1,5 +1,6 @@
 """gpufleet top, driven with keys in a terminal without a screen."""
 
+import re
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ from textual.widgets import Input, Static
 
 from gpufleet.cli import main
 from gpufleet.client import AsyncClient, types
+from gpufleet.client.call import Call
 from gpufleet.client.errors import ServerUnreachable
 from gpufleet.terminal.top.app import Top
 from gpufleet.terminal.top.history import History, sparkline
@@ -96,9 +98,33 @@ class Fleet:
 
     async def workloads(self, *, status: str) -> Any:
         assert status == "Pending"
-        empty: list[types.WorkloadRow] = []
-        for row in empty:
-            yield row
+        yield types.WorkloadRow(
+            kind="Job",
+            name="waits",
+            namespace="ml",
+            uid="2",
+            gpu_allocated=0,
+            gpu_allocation={},
+            status="Pending",
+            status_color="yellow",
+            start_at=0,
+            end_at=0,
+            source="k8s",
+            claims=["waits"],
+        )
+
+    async def get(self, call: Call[types.QueuePage]) -> types.QueuePage:
+        assert call.path == "/api/queue"
+        estimate = types.StartEstimate(
+            position=1,
+            waits_for="8 free GPUs",
+            expected_start="2126-11-01T00:00:00Z",
+            earliest_start=None,
+            latest_start=None,
+        )
+        return types.QueuePage(
+            data=[types.QueuedUnit(namespace="ml", name="waits", claims=["waits"], estimate=estimate)]
+        )
 
 
 @pytest.fixture
@@ -125,7 +151,7 @@ async def shown(pilot: Pilot[None], count: int) -> None:
     await wait_until(lambda: len(app.query_one(RowsView).rows) == count)
 
 
-@pytest.mark.parametrize(("key", "rows"), [("1", 2), ("2", NODES), ("3", NODES * GPUS), ("4", 1), ("5", 0)])
+@pytest.mark.parametrize(("key", "rows"), [("1", 2), ("2", NODES), ("3", NODES * GPUS), ("4", 1), ("5", 1)])
 async def test_every_view_has_its_rows_in_80_columns(fleet: Fleet, key: str, rows: int) -> None:
     app = app_of(fleet)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -136,6 +162,16 @@ async def test_every_view_has_its_rows_in_80_columns(fleet: Fleet, key: str, row
         assert "200 of 400 GPUs held" in line(app, "#summary")
         table = app.query_one(RowsView)
         assert all(table.render_line(y).cell_length == table.size.width for y in range(table.size.height))
+
+
+async def test_the_queue_shows_when_a_workload_is_expected_to_start(fleet: Fleet) -> None:
+    app = app_of(fleet)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("5")
+        await shown(pilot, 1)
+        table = app.query_one(RowsView)
+        [column] = [each for each in table.columns if each.header == "STARTS-IN"]
+        assert re.fullmatch(r"~\d+y.*", column.cell(table.rows[0]))
 
 
 async def test_rows_are_sorted_reversed_and_filtered(fleet: Fleet) -> None:
