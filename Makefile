@@ -55,7 +55,7 @@ check: $(VENV)/.dev ## Run the linters and type checkers
 	@$(MAKE) --silent check-docs check-workflows check-dashboard
 
 e2e: $(VENV)/.dev page-if-node ## Run the end-to-end tests against a real control plane
-	@$(BIN)/pytest e2e -n $(E2E_WORKERS) --dist loadgroup -m "not whole_cluster" --durations 25 $(ARGS)
+	@$(BIN)/pytest e2e -n $(E2E_WORKERS) -m "not whole_cluster" --durations 25 $(ARGS)
 
 e2e-cluster: $(VENV)/.dev ## Build the images and try both charts with them on a whole cluster (needs root, 3 minutes; more the first time)
 	@$(BIN)/pytest e2e/test_whole_cluster.py $(ARGS)

@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from e2e.cluster import Cluster, Unavailable, binaries
 from e2e.fakenodes import FakeNodes
@@ -132,15 +134,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests together on one worker that share fixtures, or the one real node that a machine can have."""
-    for item in items:
-        group = "real node" if "real_node" in getattr(item, "fixturenames", ()) else item.path.name
-        if (
-            item.path.parent.name == "journeys" or item.path.name == "test_rbac.py"
-        ):  # it reads their audit log
-            group = "journeys"
-        item.add_marker(pytest.mark.xdist_group(group))
+class _ByInstallation(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Keeps the tests of a file on one worker, and all journeys, which share an installation."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        # test_rbac.py reads the audit log of the journeys.
+        return "journeys" if "/journeys/" in file or file.endswith("test_rbac.py") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Spread the tests over the workers."""
+    return _ByInstallation(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

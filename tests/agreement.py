@@ -206,7 +206,7 @@ def _check_hour(hour: Json, namespaces: list[Json], workloads: list[Json]) -> No
 
 def _check_forms(report: Json, text: str, page: str) -> None:
     """CSV has every digit of the report, the HTML page two decimals of it, and both the unit of the cost."""
-    cells = [re.findall(r"<td>([^<]*)</td>", row) for row in re.findall(r"<tr class.*?</tr>", page)]
+    cells = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr class.*?</tr>", page)]
     capacity = report["totals"]["capacity_gpu_hours"]
     assert sum(row["share"] for row in report["rows"]) == approx(100, abs=0.01)
     for row, line, shown in zip(report["rows"], csv.DictReader(io.StringIO(text)), cells, strict=True):

@@ -120,8 +120,10 @@ export default {
   "Memory per pod": "Podごとのメモリ",
   "Tolerated taints": "許容するTaint",
   "keys, or *": "キー、または *",
-  "The planner counts free, healthy GPUs, cordons, taints, CPU and memory. It does not know affinity, volumes and quotas of your pods.":
-    "プランナーは空きのある正常なGPU、cordon、Taint、CPU、メモリを考慮します。Podのアフィニティ、ボリューム、クォータは考慮しません。",
+  "The planner counts free, healthy GPUs, cordons, taints, CPU and memory, and with a namespace its GpuQueue. It does not know affinity and volumes of your pods.":
+    "プランナーは空きのある正常なGPU、cordon、Taint、CPU、メモリを考慮し、Namespaceを選ぶとそのGpuQueueも考慮します。Podのアフィニティとボリュームは考慮しません。",
+  "From namespace": "Namespaceから",
+  "Any namespace": "任意のNamespace",
   "such as {example}": "例：{example}",
   "{n} {model} GPUs": "{model} {n} GPU",
   "{pods} pods with {gpus} each": "{pods}個のPod（各{gpus}）",

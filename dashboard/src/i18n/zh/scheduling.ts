@@ -115,8 +115,10 @@ export default {
   "Memory per pod": "每个 Pod 的内存",
   "Tolerated taints": "容忍的污点",
   "keys, or *": "键，或 *",
-  "The planner counts free, healthy GPUs, cordons, taints, CPU and memory. It does not know affinity, volumes and quotas of your pods.":
-    "规划器会考虑空闲且健康的 GPU、禁止调度、污点、CPU 和内存；不考虑 Pod 的亲和性、卷和配额。",
+  "The planner counts free, healthy GPUs, cordons, taints, CPU and memory, and with a namespace its GpuQueue. It does not know affinity and volumes of your pods.":
+    "规划器会考虑空闲且健康的 GPU、禁止调度、污点、CPU 和内存，选择命名空间后还会考虑其 GpuQueue；不考虑 Pod 的亲和性和卷。",
+  "From namespace": "来自命名空间",
+  "Any namespace": "任意命名空间",
   "such as {example}": "例如 {example}",
   "{n} {model} GPUs": "{n} 个 {model} GPU",
   "{pods} pods with {gpus} each": "{pods} 个 Pod，每个 {gpus}",

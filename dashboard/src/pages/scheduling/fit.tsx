@@ -27,12 +27,12 @@ export function FitForm(props: { query: Query }) {
   const gpus = within(query["count"], 4, MOST_GPUS);
   const pods = within(query["pods"], 1, MOST_PODS);
   const grouping = (query["together"] ?? "contiguous") as GroupingName;
-  const { cluster, model = "", cpu = "", memory = "", tolerate = "" } = query;
+  const { cluster, model = "", cpu = "", memory = "", tolerate = "", from = "" } = query;
   const metadata = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster });
   const invalid = !isAmount(cpu) || !isAmount(memory);
   const fit = useResource<FitAnswer>(
     invalid ? null : "api/queue/fit",
-    { cluster, gpus, pods, model, grouping, cpu, memory, tolerations: tolerate },
+    { cluster, gpus, pods, model, grouping, cpu, memory, tolerations: tolerate, namespace: from },
     { every: 15_000, on: ["gpu", "node", "claim"], keep: true },
   );
   return (
@@ -64,6 +64,13 @@ export function FitForm(props: { query: Query }) {
           any={t("Any model")}
           options={metadata.data?.models ?? []}
           onChange={(value) => setQuery({ model: value || undefined })}
+        />
+        <Select
+          label={t("From namespace")}
+          value={from}
+          any={t("Any namespace")}
+          options={metadata.data?.namespaces ?? []}
+          onChange={(value) => setQuery({ from: value || undefined })}
         />
         <Choice
           label={t("Grouping")}
@@ -100,7 +107,7 @@ export function FitForm(props: { query: Query }) {
       )}
       <p class="muted small form-note">
         {t(
-          "The planner counts free, healthy GPUs, cordons, taints, CPU and memory. It does not know affinity, volumes and quotas of your pods.",
+          "The planner counts free, healthy GPUs, cordons, taints, CPU and memory, and with a namespace its GpuQueue. It does not know affinity and volumes of your pods.",
         )}
       </p>
     </>
