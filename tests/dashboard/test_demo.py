@@ -155,12 +155,12 @@ def test_a_month_can_be_downloaded_as_csv_and_printed(demo: Demo, page: Page) ->
     text = Path(download.value.path()).read_text()
     rows = list(csv.DictReader(io.StringIO(text)))
     allocated = sum(float(row["gpu_hours"]) for row in rows if row["row"] != "unallocated")
-    expect(page.locator("tfoot tr")).to_contain_text(rounded(allocated))
+    expect(page.locator(".card tfoot tr")).to_contain_text(rounded(allocated))
     assert sum(float(row["cost"]) for row in rows) > 0
     page.emulate_media(media="print")
     expect(page.get_by_role("button", name="Save the table as CSV").first).to_be_hidden()
     expect(page.locator(".side")).to_be_hidden()
-    expect(page.locator("tfoot tr")).to_be_visible()
+    expect(page.locator(".printed-report tfoot tr")).to_be_visible()
 
 
 def test_a_node_shows_who_held_its_gpus(demo: Demo, page: Page) -> None:
@@ -185,7 +185,7 @@ def test_a_range_of_dates_can_be_chosen(demo: Demo, page: Page) -> None:
     expect(page).to_have_url(re.compile(f"from={day}&to={day}"))
     report = demo.get(f"{AGGREGATION}/report?period={day}")
     assert report["totals"]["allocated_gpu_hours"] > 0
-    expect(page.locator("tfoot tr")).to_contain_text(rounded(report["totals"]["allocated_gpu_hours"]))
+    expect(page.locator(".card tfoot tr")).to_contain_text(rounded(report["totals"]["allocated_gpu_hours"]))
 
 
 def test_pending_claims_are_explained_and_gangs_are_counted(demo: Demo, page: Page) -> None:

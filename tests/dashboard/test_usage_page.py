@@ -33,7 +33,7 @@ def test_a_namespace_opens_its_workloads_and_these_open_their_runs(demo: Demo, p
     expect(page).to_have_url(re.compile(f"ns={namespace}"))
     report = response.value.json()["data"]
     assert {row["namespace"] for row in report["rows"] if row["row"] == "group"} == {namespace}
-    expect(page.locator("tfoot tr")).to_contain_text(rounded(report["totals"]["allocated_gpu_hours"]))
+    expect(page.locator(".card tfoot tr")).to_contain_text(rounded(report["totals"]["allocated_gpu_hours"]))
     several = page.locator("td.name", has_text=re.compile(r"\d+ runs")).first
     name = several.get_by_role("button").inner_text()
     several.get_by_role("button").click()
@@ -52,9 +52,9 @@ def _check_total_of_runs(page: Page, report: str, name: str) -> None:
         rows = page.request.get(report).json()["data"]["rows"]
         hours = sum(row["gpu_hours"] for row in rows if row["name"] == name)
         page.reload()
-        if rounded(hours).search(page.locator("tfoot tr").inner_text()):
+        if rounded(hours).search(page.locator(".card tfoot tr").inner_text()):
             return
-    pytest.fail(f"the total is {page.locator('tfoot tr').inner_text()}, that of the report is {hours}")
+    pytest.fail(f"the total is {page.locator('.card tfoot tr').inner_text()}, that of the report is {hours}")
 
 
 def test_cost_and_energy_are_drawn_over_time_and_as_areas(demo: Demo, page: Page) -> None:
