@@ -45,9 +45,9 @@ class KubernetesSettings:
         500_000, "Objects of one kind, in a list or by a watch; more are an error.", minimum=1000
     )
     max_cache_bytes: int = setting(
-        64 * 1024 * 1024,
+        56 * 1024 * 1024,
         "Estimated memory of all cached objects; a list or watch that needs more is an error. The default is for "
-        "about 1,500 nodes with 8 GPUs. Raise it for larger clusters; the process needs three times as much memory.",
+        "about 1,300 nodes with 8 GPUs. Raise it for larger clusters; the process needs three times as much memory.",
         unit="bytes",
         minimum=1024 * 1024,
     )
