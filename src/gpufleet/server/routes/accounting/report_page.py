@@ -107,7 +107,7 @@ def _faults(report: Report) -> str:
     capacity = report.totals.capacity_gpu_hours
     share = f" ({100 * costs.lost_gpu_hours / capacity:.2f}% of capacity)" if capacity else ""
     note = (
-        f"{costs.faults:,} faults began, {costs.open_faults:,} are open. {costs.lost_gpu_hours:z,.2f} GPU-hours were "
+        f"Faults: {costs.faults:,} began, {costs.open_faults:,} open. {costs.lost_gpu_hours:z,.2f} GPU-hours were "
         f"lost{share}, from each fault until the node was returned. Mean time between failures of a node: "
         f"{_mean(costs.mean_hours_between_failures)}; to repair: {_mean(costs.mean_hours_to_repair)}."
     )
