@@ -8,6 +8,7 @@ from typing import Protocol
 from gpufleet.estimates.run_times import Job
 
 Rank = tuple[float, ...]
+"""The class (0 inside a guarantee, then others) and the weighted use; the lowest is next."""
 Used = Mapping[str, Mapping[str, int]]
 """Thousandths of GPUs that each queue has, by model."""
 
@@ -17,6 +18,9 @@ class QueueOrder(Protocol):
 
     def copy(self) -> "QueueOrder":
         """Return an independent copy for one run."""
+
+    def queues(self) -> Sequence[str]:
+        """Return the names of all queues that units may be in."""
 
     def advance(self, used: Used, seconds: float) -> None:
         """Count the use of the next `seconds`."""
@@ -92,12 +96,15 @@ class FleetState:
                 used.setdefault(unit.queue, Counter())[self.models[node]] += milli
         return used
 
-    def in_order(self) -> list[WaitingUnit]:
-        """Return the waiting units, given by priority and age, in the order between queues if there are any."""
+    def in_order(self, used: Used | None = None) -> list[WaitingUnit]:
+        """Return the waiting units, given by priority and age, in the order between queues if there are any.
+
+        `used` is what each queue has, if it is known already.
+        """
         if self.order is None:
             return list(self.waiting)
         by_queue: dict[str, list[tuple[str, int]]] = {}
         for unit in self.waiting:
             by_queue.setdefault(unit.queue, []).append((unit.key, unit.milli * unit.members))
-        ranks = self.order.ranks(self.used(), by_queue)
+        ranks = self.order.ranks(self.used() if used is None else used, by_queue)
         return sorted(self.waiting, key=lambda unit: ranks[unit.key])

@@ -11,8 +11,7 @@ import random
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
@@ -21,22 +20,20 @@ from numpy.typing import NDArray
 from gpufleet.estimates.fleet_state import FleetState, Rank, WaitingUnit
 from gpufleet.estimates.free_gpus import NONE_HIDDEN, FreeGpus, Places
 from gpufleet.estimates.holders import Holder, Holders
+from gpufleet.estimates.probes import Probes
 from gpufleet.estimates.queue_answers import QueueAnswers
+from gpufleet.estimates.reservations import Kept, Reservations
 from gpufleet.estimates.victims import Victims
 
 _MOST_EVENTS = 3_000
-_MOST_PROBING = 2_000
-"""Events after which probes alone do not keep a run going."""
 _PROBE_ALWAYS, _PROBE_EVERY = 50, 25
-"""Probes are tried after each of the first events, then only now and then."""
-_CANDIDATES = 8
-"""Nodes per member that are compared for a reservation."""
-_FEW_NODES = 64
-"""All nodes are compared in a fleet of this size."""
+"""Probes are tried after each of the first ends, then only now and then."""
 _RANK_S = 60.0
 """Seconds after which the order between queues is computed again, times one for every 20 waiting units."""
 _HOUR = 3600.0
 _FOREVER = float("inf")
+_BEHIND: Rank = (_FOREVER,)
+"""The rank of units behind all others."""
 
 Order = tuple[int, float, int]
 """Negative priority, arrival and number."""
@@ -67,13 +64,30 @@ class _Entry:
     runtime: float
     key: str
 
+    @property
+    def queue(self) -> str:
+        return self.unit.queue
 
-@dataclass(slots=True)
+    @property
+    def asked(self) -> int:
+        return self.unit.milli * self.unit.members
+
+
+@dataclass(frozen=True, slots=True)
 class _Reservation:
     entry: _Entry
-    nodes: dict[int, int]
-    needed_at: float | None
-    """When the GPUs are needed; None if a unit on them declares no run time."""
+    kept: Kept
+
+
+class _Turn:
+    """The place in a queue where hypothetical units that come now are looked at."""
+
+    order: Order = (0, 0.0, 0)
+    asked = 0
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.key = f"turn {queue}"
 
 
 class ForwardRuns:
@@ -83,17 +97,14 @@ class ForwardRuns:
         self._state, self._probes, self._horizon = state, probes, horizon
         self._free = FreeGpus(state.free, state.models)
         self._holders = Holders(state.running)
+        self._used = state.used() if state.order is not None else {}
 
-    def with_waiting(self, waiting: Sequence[WaitingUnit]) -> "ForwardRuns":
-        """Return runs over the same fleet with other waiting units, without probes."""
-        other = copy(self)
-        other._state, other._probes = replace(self._state, waiting=waiting), ()
-        return other
-
-    def run(self, sampled: Sampled, rng: random.Random, only: str = "") -> Forward:
-        """Run once, until all waiting units have started, or the one with the key `only`."""
-        run = _Run(self._state, self._free.copy(), self._holders.copy(sampled.ends), sampled, rng, only)
-        return run.run(self._probes, self._horizon)
+    def run(self, sampled: Sampled, rng: random.Random) -> Forward:
+        """Run once, until all waiting units have started."""
+        used = {queue: models.copy() for queue, models in self._used.items()}
+        holders = self._holders.copy(sampled.ends)
+        run = _Run(self._state, self._free.copy(), holders, used, self._probes, sampled, rng)
+        return run.run(self._horizon)
 
 
 class _Run:
@@ -102,9 +113,10 @@ class _Run:
         state: FleetState,
         free: FreeGpus,
         holders: Holders,
+        used: dict[str, Counter[str]],
+        probes: Sequence[WaitingUnit],
         sampled: Sampled,
         rng: random.Random,
-        only: str,
     ) -> None:
         self._state, self._free, self._holders, self._rng = state, free, holders, rng
         self._arriving = sampled.arriving
@@ -120,33 +132,28 @@ class _Run:
         ]
         self._waiting.sort(key=_order)
         self._number = len(state.waiting)
-        self._open = {entry.key for entry in self._waiting if not only or entry.key == only}
+        self._open = {entry.key for entry in self._waiting}
         self._starts: dict[str, float] = {}
         self._reservation: _Reservation | None = None
         self._queues = state.order.copy() if state.order is not None else None
-        self._used: dict[str, Counter[str]] = {}
-        self._answers = QueueAnswers(self._queues, self._used) if self._queues is not None else None
-        if self._queues is not None:
-            for unit in state.running:
-                self._count(unit.queue, unit.places, 1)
+        self._used = used
+        self._answers = QueueAnswers(self._queues, used, state.models) if self._queues is not None else None
         self._victims = Victims(state, free, holders, self._answers)
+        self._reservations = Reservations(state, free, holders)
+        self._probes = Probes(state, probes, free, self._victims, self._reservations, self._answers)
         self._ranks: Mapping[str, Rank] = {}
         self._rank_due = 0.0
         self._counted_to = 0.0
         self._least = 0
 
-    def run(self, probes: Sequence[WaitingUnit], horizon: float) -> Forward:
+    def run(self, horizon: float) -> Forward:
         """Handle events until all units have started."""
-        now, handled, left, probed = 0.0, 0, list(probes), dict[str, float]()
+        now, handled, ended = 0.0, 0, 0
         arrival = self._next_arrival(0.0)
-        self._walk(0.0, _FOREVER)
-        while True:
-            if left and (handled < _PROBE_ALWAYS or handled % _PROBE_EVERY == 0):
-                hidden = self._reservation.nodes if self._reservation is not None else NONE_HIDDEN
-                for probe in [probe for probe in left if self._free.fits(probe, hidden)]:
-                    left.remove(probe)
-                    probed[probe.key] = now
-            if handled >= _MOST_EVENTS or not (self._open or (left and handled < _MOST_PROBING)):
+        self._walk(0.0, _FOREVER, probing=True)
+        while handled < _MOST_EVENTS:
+            probing = bool(self._probes.queues())
+            if not (self._open or probing):
                 break
             end = self._next_end()
             if min(end, arrival) > horizon:
@@ -161,9 +168,11 @@ class _Run:
                 self._arrive(now)
                 arrival = self._next_arrival(now)
             else:
+                ended += 1
                 freed = self._end_units(now)
-                self._walk(now, max((self._free.free[node] for node in freed), default=0))
-        return Forward(self._starts, probed, now)
+                room = max((self._free.free[node] for node in freed), default=0)
+                self._walk(now, room, probing=probing and (ended < _PROBE_ALWAYS or not ended % _PROBE_EVERY))
+        return Forward(self._starts, self._probes.starts(), now)
 
     # -- events ----------------------------------------------------------------------------
 
@@ -220,16 +229,19 @@ class _Run:
 
     # -- the queue -------------------------------------------------------------------------
 
-    def _walk(self, now: float, room: float, new: _Entry | None = None) -> None:
+    def _walk(self, now: float, room: float, new: _Entry | None = None, *, probing: bool = False) -> None:
         """Start what fits, in order: `new`, and units whose pods are not larger than the room that became free."""
-        if new is None and room < self._least:
+        if new is None and room < self._least and not probing:
             return
         reserved, self._reservation = self._reservation, None
         left: list[_Entry] = []
         victims: list[_Entry] = []
         refused: set[object] = set()
-        entries = self._ordered(now)
+        entries = self._ordered(now, probing)
         for at, entry in enumerate(entries):
+            if isinstance(entry, _Turn):
+                self._look(entry.queue, now, refused)
+                continue
             unit = entry.unit
             fits, evicts = entry is new or unit.milli <= room, self._victims.any_for(unit)
             if (fits or evicts) and not self._limited(unit):
@@ -243,7 +255,7 @@ class _Run:
                     continue
             left.append(entry)
             if not self._state.backfill:
-                left += entries[at + 1 :]
+                left += [other for other in entries[at + 1 :] if isinstance(other, _Entry)]
                 break
             if self._reservation is None and self._state.reservations and not self._limited(unit):
                 same = reserved is not None and reserved.entry is entry
@@ -256,19 +268,31 @@ class _Run:
         if victims:
             self._walk(now, _FOREVER)
 
-    def _ordered(self, now: float) -> list[_Entry]:
-        """Return the waiting units in order."""
-        if self._queues is None or not self._waiting:
-            return self._waiting
+    def _look(self, queue: str, now: float, refused: set[object]) -> None:
+        """Look at the hypothetical units at the end of a queue."""
+        made = self._reservation
+        self._probes.look(queue, now, made.kept.nodes if made is not None else None, refused)
+
+    def _ordered(self, now: float, probing: bool) -> Sequence[_Entry | _Turn]:
+        """Return the waiting units in order, with the turns of hypothetical units between them if `probing`.
+
+        Hypothetical units inside a guarantee do not need a higher rank than others: they evict others.
+        """
+        waiting: list[_Entry | _Turn] = [*self._waiting]
+        if probing:
+            for queue in self._probes.queues():
+                insort(waiting, _Turn(queue), key=_order)
+        if self._queues is None:
+            return waiting
         if now >= self._rank_due:
             by_queue: dict[str, list[tuple[str, int]]] = {}
-            for entry in self._waiting:
-                unit = entry.unit
-                by_queue.setdefault(unit.queue, []).append((entry.key, unit.milli * unit.members))
+            for entry in waiting:
+                if entry.queue or isinstance(entry, _Entry):  # a turn of no queue is behind all others
+                    by_queue.setdefault(entry.queue, []).append((entry.key, entry.asked))
             self._ranks = self._queues.ranks(self._used, by_queue)
             self._rank_due = now + _RANK_S * (1 + len(self._waiting) / 20)
-        ranks, behind = self._ranks, (_FOREVER,)
-        return sorted(self._waiting, key=lambda entry: (ranks.get(entry.key, behind), entry.order))
+        ranks = self._ranks
+        return sorted(waiting, key=lambda entry: (ranks.get(entry.key, _BEHIND), entry.order))
 
     def _limited(self, unit: WaitingUnit) -> bool:
         return self._answers is not None and self._answers.limited(unit.queue, unit.milli * unit.members)
@@ -278,9 +302,10 @@ class _Run:
         made, declared = self._reservation, entry.unit.job.declared
         if made is None or made.entry is entry:
             return NONE_HIDDEN
-        if declared is not None and made.needed_at is not None and now + declared <= made.needed_at:
+        needed_at = made.kept.needed_at
+        if declared is not None and needed_at is not None and now + declared <= needed_at:
             return NONE_HIDDEN
-        return made.nodes
+        return made.kept.nodes
 
     def _try_once(self, entry: _Entry, now: float, refused: set[object]) -> bool:
         """Start a unit if it fits, unless an equal one was refused in this walk."""
@@ -312,48 +337,12 @@ class _Run:
 
     def _count(self, queue: str, places: Places, sign: int) -> None:
         if self._answers is not None:
-            self._answers.changed()
-            used = self._used.setdefault(queue, Counter())
-            for node, milli in places:
-                used[self._state.models[node]] += sign * milli
-
-    # -- reservations and evictions --------------------------------------------------------
+            self._answers.count(queue, places, sign)
 
     def _reserve(self, entry: _Entry, now: float) -> _Reservation | None:
-        """Keep the nodes that are expected to be free first for a unit, until it starts."""
-        unit, capacity = entry.unit, self._state.capacity
-        if len(capacity) <= _FEW_NODES:
-            nodes: Sequence[int] = range(len(capacity))
-        else:
-            most = _CANDIDATES * unit.members
-            nodes = list(dict.fromkeys((*self._free.emptiest(unit, most), *self._holders.soonest[:most])))
-        found: list[tuple[float, int, bool]] = []
-        for node in nodes:
-            if capacity[node] >= unit.milli and (not unit.models or self._state.models[node] in unit.models):
-                at, known = self._drained(node, unit.milli, now)
-                found.append((at, node, known))
-        chosen = sorted(found)[: unit.members]
-        if len(chosen) < unit.members or chosen[-1][0] == _FOREVER:
-            return None
-        needed_at = max(at for at, _, _ in chosen) if all(known for *_, known in chosen) else None
-        return _Reservation(entry, {node: unit.milli for _, node, _ in chosen}, needed_at)
-
-    def _drained(self, node: int, milli: int, now: float) -> tuple[float, bool]:
-        """Return when a node is expected to have so much free, and whether all units on it declare their ends."""
-        free, known = self._free.free[node], True
-        ends = sorted(
-            (holder.expected_end(now), held, holder.unit.job.declared is not None)
-            for _, holder in self._holders.on(node)
-            if not holder.unit.job.service
-            for place, held in holder.places
-            if place == node
-        )
-        at = now
-        for end, held, declared in ends:
-            if free >= milli:
-                break
-            free, at, known = free + held, end, known and declared
-        return (at, known) if free >= milli else (_FOREVER, False)
+        """Keep nodes for a unit until it starts."""
+        kept = self._reservations.keep(entry.unit, now)
+        return _Reservation(entry, kept) if kept is not None else None
 
     def _evict(self, entry: _Entry, now: float, refused: set[object]) -> list[_Entry] | None:
         """Start a unit on GPUs of units that it may evict; return these, or None if that does not help."""
@@ -361,38 +350,17 @@ class _Run:
         key = ("evict", unit.priority, unit.queue, unit.milli, unit.members, unit.models)
         if key in refused or not self._victims.any_for(unit):
             return None
-        hidden = self._hidden(entry, now)
-        taken: list[tuple[int, int]] = []
-        evicted: list[tuple[int, Holder]] = []
-        for _ in range(unit.members):
-            node = self._free.find(unit, hidden)
-            if node is None and (found := self._victims.find(unit)) is not None:
-                node, victims = found
-                for number, holder in victims:
-                    self._holders.remove(number)
-                    self._free.release(holder.places)
-                    self._count(holder.unit.queue, holder.places, -1)
-                    evicted.append((number, holder))
-            if node is None:
-                self._undo(taken, evicted)
-                refused.add(key)
-                return None
-            self._free.change(node, -unit.milli)
-            taken.append((node, unit.milli))
-        self._start(entry, tuple(taken), now)
-        return [self._waiting_again(number, holder) for number, holder in evicted]
-
-    def _undo(self, taken: list[tuple[int, int]], evicted: list[tuple[int, Holder]]) -> None:
-        self._free.release(tuple(taken))
-        for number, holder in evicted:
-            self._holders.restore(number)
-            self._free.release(tuple((node, -milli) for node, milli in holder.places))
-            self._count(holder.unit.queue, holder.places, 1)
+        room = self._victims.make_room(unit, self._hidden(entry, now))
+        if room is None:
+            refused.add(key)
+            return None
+        self._start(entry, room.places, now)
+        return [self._waiting_again(number, holder) for number, holder in room.evicted]
 
     def _waiting_again(self, number: int, holder: Holder) -> _Entry:
         """Return an evicted unit as one that waits in its old place and runs from its beginning."""
         return _Entry((-holder.unit.priority, -2.0, number), holder.unit, holder.runtime, f"evicted {number}")
 
 
-def _order(entry: _Entry) -> Order:
+def _order(entry: _Entry | _Turn) -> Order:
     return entry.order

@@ -72,11 +72,16 @@ class FreeGpus:
 
     def fits(self, unit: WaitingUnit, hidden: Mapping[int, int]) -> bool:
         """Return whether all members would fit."""
-        places = self.place(unit, hidden)
-        if places is None:
-            return False
-        self.release(places)
-        return True
+        need, left, free = unit.milli, unit.members, self.free
+        for model, buckets in self._buckets.items():
+            if unit.models and model not in unit.models:
+                continue
+            for bucket in buckets[need // WHOLE :]:
+                for node in bucket:
+                    left -= max(free[node] - hidden.get(node, 0), 0) // need
+                    if left <= 0:
+                        return True
+        return False
 
     def emptiest(self, unit: WaitingUnit, most: int) -> list[int]:
         """Return at most so many nodes of the unit's models that are not full, the emptiest first."""

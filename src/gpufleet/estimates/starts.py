@@ -1,14 +1,13 @@
 """Estimate when each waiting unit starts, and when a hypothetical one would.
 
-`refresh` samples the ends of running units and simulates the queue forward some times; it is called now and then in
-the background. `of` and `hypothetical` only look up its result, so they take well under a millisecond. A hypothetical
-unit of a GpuQueue is an exception: `hypothetical_of_queue` simulates the queue forward again with that unit in its place,
-once between two refreshes.
+`refresh` samples the ends of running units and simulates the queue forward some times, with hypothetical units of common
+sizes at the end of each GpuQueue; it is called now and then in the background. `of` and `hypothetical` only look up its
+result, so they take well under a millisecond.
 """
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from gpufleet.estimates.free_gpus import WHOLE
 from gpufleet.estimates.run_times import Floats, Job, RunTimes
 
 SAMPLES = 12
-MOST_REMEMBERED = 200
-"""Hypothetical units whose simulation is kept until the next refresh."""
+_GANGS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Numbers of whole nodes for which hypothetical units are simulated."""
 _HYPOTHETICAL = "hypothetical"
 _IMPOSSIBLE = "no node has so many GPUs of these models"
 HORIZON_S = 14 * 86400.0
@@ -52,13 +51,7 @@ class _Result:
     positions: dict[str, int]
     probes: list[tuple[WaitingUnit, Raw | None]]
     errors: Errors
-    forward: ForwardRuns
-    ends: Floats
-    """Remaining run times of the running units: a row for each, a column for each run."""
-    arriving: Floats
     used: Used
-    hypothetical: dict[WaitingUnit, tuple[int, Raw | None]] = field(default_factory=dict)
-    """Position and start of hypothetical units of GpuQueues that were asked for since."""
 
     def estimate(self, position: int, unit: WaitingUnit, raw: Raw | None, now: float) -> Estimate:
         """Return the estimate with its interval, from `now` on."""
@@ -68,6 +61,14 @@ class _Result:
         since = now - self.now
         earliest, expected, latest = (max(raw.at(error) - since, 0.0) for error in self.errors)
         return Estimate(position, reason, expected, earliest, latest)
+
+    def position(self, unit: WaitingUnit) -> int:
+        """Return the place that a unit would have in the queue if it came now."""
+        state, unit = self.state, replace(unit, key=_HYPOTHETICAL)
+        if state.order is None or not unit.queue:
+            return 1 + sum(other.priority >= unit.priority for other in state.waiting)
+        by_priority = sorted([*state.waiting, unit], key=lambda other: -other.priority)
+        return 1 + replace(state, waiting=by_priority).in_order(self.used).index(unit)
 
     def _refusal(self, unit: WaitingUnit) -> str:
         if self.state.order is None or not unit.queue:
@@ -115,9 +116,6 @@ class StartEstimates:
             {unit.key: at for at, unit in enumerate(state.waiting, 1)},
             [(probe, _raw([run.probes.get(probe.key) for run in runs], until)) for probe in probes],
             self.calibration.quantiles(now),
-            prepared,
-            ends,
-            arriving,
             state.used() if state.order is not None else {},
         )
 
@@ -130,59 +128,28 @@ class StartEstimates:
         return result.estimate(position, result.state.waiting[position - 1], result.raw[key], now)
 
     def hypothetical(self, unit: WaitingUnit, now: float) -> Estimate:
-        """Return the estimate of a unit that would arrive now."""
+        """Return the estimate of a unit that would arrive now, at the end of its GpuQueue if it names one.
+
+        It is that of the smallest simulated unit that is at least as large.
+        """
         result = self._result
         if result is None:
             return Estimate(1, "not known yet")
-        ahead = sum(other.priority >= unit.priority for other in result.state.waiting)
+        position = result.position(unit)
+        if not _is_possible(result.state, unit):
+            return Estimate(position, _IMPOSSIBLE)
+        models = frozenset(result.state.models)
         fitting = [
             (probe, raw)
             for probe, raw in result.probes
-            if probe.milli >= unit.milli
+            if probe.queue == unit.queue
+            and probe.milli >= unit.milli
             and probe.members * probe.milli >= unit.members * unit.milli
-            and (probe.models == unit.models or (probe.models and probe.models <= unit.models))
+            and (probe.models or models) <= (unit.models or models)
             and probe.priority <= unit.priority
         ]
-        best = min(fitting, key=_closest, default=None)
-        if best is None:
-            return Estimate(ahead + 1, _IMPOSSIBLE)
-        return result.estimate(ahead + 1, unit, best[1], now)
-
-    def hypothetical_of_queue(self, unit: WaitingUnit, now: float) -> Estimate:
-        """Return the estimate of a unit that would arrive now in its GpuQueue, behind all others of its priority.
-
-        It must not run at the same time as `refresh`.
-        """
-        result = self._result
-        if result is None or result.state.order is None:
-            return self.hypothetical(unit, now)
-        found = result.hypothetical.get(unit)
-        if found is None and not _is_possible(result.state, unit):
-            return Estimate(len(result.state.waiting) + 1, _IMPOSSIBLE)
-        if found is None:
-            found = self._simulate(result, replace(unit, key=_HYPOTHETICAL))
-            if len(result.hypothetical) < MOST_REMEMBERED:
-                result.hypothetical[unit] = found
-        return result.estimate(found[0], unit, found[1], now)
-
-    def _simulate(self, result: _Result, unit: WaitingUnit) -> tuple[int, Raw | None]:
-        """Return position and start of a unit that joins the queue."""
-        by_priority = sorted([*result.state.waiting, unit], key=lambda other: -other.priority)
-        waiting = replace(result.state, waiting=by_priority).in_order()
-        runtimes = self.run_times.sample(
-            [other.job for other in waiting], [0.0] * len(waiting), self._samples, np.random.default_rng(0)
-        )
-        forward, chance = result.forward.with_waiting(waiting), random.Random(0)  # noqa: S311 (no secret)
-        runs = [
-            forward.run(
-                Sampled(result.ends[:, at], runtimes[:, at].tolist(), result.arriving[:, at].tolist()),
-                chance,
-                only=unit.key,
-            )
-            for at in range(self._samples)
-        ]
-        starts = [run.starts.get(unit.key) for run in runs]
-        return waiting.index(unit) + 1, _raw(starts, [run.until for run in runs])
+        raw = min(fitting, key=_closest)[1] if fitting else None
+        return result.estimate(position, unit, raw, now)
 
     def _ends(self, state: FleetState) -> Floats:
         jobs = [unit.job for unit in state.running]
@@ -227,20 +194,24 @@ def _is_possible(state: FleetState, unit: WaitingUnit) -> bool:
 
 
 def _probes(state: FleetState) -> list[WaitingUnit]:
-    """Return units of common sizes that would come last in the queue, for each model and for any."""
+    """Return units of common sizes for each model and for any, behind all others and at the end of each GpuQueue."""
+    queues = ["", *(state.order.queues() if state.order is not None else ())]
     found = []
-    for models in (frozenset[str](), *(frozenset({model}) for model in sorted(set(state.models)) if model)):
+    each = sorted(set(state.models))
+    for models in (frozenset[str](), *(frozenset({model}) for model in each if model and len(each) > 1)):
         nodes = [
             size
             for size, model in zip(state.capacity, state.models, strict=True)
             if not models or model in models
         ]
         largest = max(nodes, default=0)
-        sizes = [size * WHOLE for size in (1, 2, 4, 8, 16) if size * WHOLE < largest] + [largest]
-        for milli, members in [(size, 1) for size in sizes] + [
-            (largest, number) for number in (2, 4, 8, 16, 32)
-        ]:
+        sizes = [size * WHOLE for size in (*range(1, 9), 16) if size * WHOLE < largest] + [largest]
+        shapes = [(size, 1) for size in sizes] + [(largest, members) for members in _GANGS]
+        for milli, members in shapes:
             if 0 < milli * members <= sum(nodes):
-                key = f"probe {sorted(models)} {milli} {members}"
-                found.append(WaitingUnit(key, Job(gpus=milli * members / WHOLE), milli, members, models))
+                key, job = f"probe {sorted(models)} {milli} {members}", Job(gpus=milli * members / WHOLE)
+                found += [
+                    WaitingUnit(f"{key} {queue}", job, milli, members, models, queue=queue)
+                    for queue in queues
+                ]
     return found

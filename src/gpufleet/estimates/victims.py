@@ -1,9 +1,10 @@
 """Find what a unit may evict in a forward simulation: lower priorities, and borrowed GPUs inside its guarantee."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
-from gpufleet.estimates.free_gpus import FreeGpus
+from gpufleet.estimates.free_gpus import FreeGpus, Places
 from gpufleet.estimates.holders import Holder, Holders
 from gpufleet.estimates.queue_answers import QueueAnswers
 
@@ -13,6 +14,14 @@ _MOST_SEEN = 1_000
 """Running units that are looked at for that."""
 
 Victim = tuple[int, Holder]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """GPUs that were taken for a unit, and the units evicted for it."""
+
+    places: Places
+    evicted: tuple[Victim, ...]
 
 
 class Victims:
@@ -29,7 +38,39 @@ class Victims:
             return False
         return unit.priority > self._holders.lowest or (self._queues is not None and self._entitled(unit))
 
-    def find(self, unit: WaitingUnit) -> tuple[int, list[Victim]] | None:
+    def make_room(self, unit: WaitingUnit, hidden: Mapping[int, int]) -> Room | None:
+        """Take GPUs for all members and evict what is in their way; nothing and None if that does not help."""
+        taken: list[tuple[int, int]] = []
+        evicted: list[Victim] = []
+        for _ in range(unit.members):
+            node = self._free.find(unit, hidden)
+            if node is None and (found := self._find(unit)) is not None:
+                node, victims = found
+                for number, holder in victims:
+                    self._holders.remove(number)
+                    self._free.release(holder.places)
+                    self._count(holder, -1)
+                    evicted.append((number, holder))
+            if node is None:
+                self.undo(Room(tuple(taken), tuple(evicted)))
+                return None
+            self._free.change(node, -unit.milli)
+            taken.append((node, unit.milli))
+        return Room(tuple(taken), tuple(evicted))
+
+    def undo(self, room: Room) -> None:
+        """Return what was taken, and let the evicted units run on."""
+        self._free.release(room.places)
+        for number, holder in room.evicted:
+            self._holders.restore(number)
+            self._free.release(tuple((node, -milli) for node, milli in holder.places))
+            self._count(holder, 1)
+
+    def _count(self, holder: Holder, sign: int) -> None:
+        if self._queues is not None:
+            self._queues.count(holder.unit.queue, holder.places, sign)
+
+    def _find(self, unit: WaitingUnit) -> tuple[int, list[Victim]] | None:
         """Return a node and the units to evict there so that one member fits: as little as possible."""
         best: tuple[int, int, list[Victim]] | None = None
         entitled = self._entitled(unit)
@@ -72,7 +113,9 @@ class Victims:
 
     def _entitled(self, unit: WaitingUnit) -> bool:
         asked = unit.milli * unit.members
-        return self._queues is not None and self._queues.entitled(unit.queue, asked)
+        return (
+            self._queues is not None and self._queues.lending() and self._queues.entitled(unit.queue, asked)
+        )
 
     def _may_evict(self, unit: WaitingUnit, holder: Holder, entitled: bool) -> bool:
         if self._queues is None or holder.unit.queue == unit.queue:

@@ -104,9 +104,7 @@ class StartTimes:
         if not namespace or state.fleet.order is None:
             return self._estimates.hypothetical(unit, time.time())
         queue = queue_of(namespace, expected_order(self._queues())[1])
-        placed = replace(unit, queue=queue, job=replace(unit.job, owner=namespace))
-        async with self._simulating:
-            return await asyncio.to_thread(self._estimates.hypothetical_of_queue, placed, time.time())
+        return self._estimates.hypothetical(replace(unit, queue=queue), time.time())
 
     async def refusal(self, unit: WaitingUnit, namespace: str) -> str:
         """Return for which limit or budget a unit of a namespace would wait, or an empty string."""

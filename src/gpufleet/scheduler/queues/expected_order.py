@@ -37,6 +37,10 @@ class ExpectedOrder:
         """Return an independent copy for one run."""
         return ExpectedOrder(self._quotas, self._use, self._stopped)
 
+    def queues(self) -> list[str]:
+        """Return the names of all queues that units may be in, with the default one."""
+        return sorted({DEFAULT_QUEUE, *self._quotas.by_name})
+
     def advance(self, used: Used, seconds: float) -> None:
         """Count the use of the next `seconds`."""
         left = decay(seconds, HALF_LIFE_S)

@@ -29,7 +29,7 @@ FIRST: Rank = (0, 0.0)
 
 @dataclass(frozen=True)
 class WaitingUnit:
-    """A unit that waits for so many thousandths of GPUs."""
+    """A unit that waits for so many thousandths of GPUs; with 0 it marks a place behind the guarantee of its queue."""
 
     key: str
     milli: int
@@ -91,7 +91,7 @@ def _tagged(
     for number, unit in enumerate(units):
         if quota.last:
             klass = 2
-        elif unit.milli > largest:
+        elif unit.milli > largest or not unit.milli:
             klass = 1
         else:
             inside = inside and quotas.entitlement(queue, used, ahead + unit.milli) is not None
