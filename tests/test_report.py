@@ -19,8 +19,8 @@ from tests.training_server import training_server
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import TrainingPoint
 from gpufleet.model.workload import FleetPod, Status

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.app import Api, create_app

@@ -12,8 +12,8 @@ from tests.agent.test_exporter import SIGHT
 from gpufleet.agent.agent import Agent
 from gpufleet.agent.exporter import Exporter
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.model.node import FleetNode
 from gpufleet.model.workload import FleetPod, Status
 from gpufleet.runtime.settings import AgentSettings, DevicesSettings

@@ -14,7 +14,7 @@ from gpufleet.exporters.scraping.endpoints import LABELS
 from gpufleet.kubernetes import extended_resources
 from gpufleet.kubernetes.access_review import RESOURCE
 from gpufleet.kubernetes.crds import GROUP
-from gpufleet.scheduler.certificates import SERVER_NAME
+from gpufleet.scheduler.extender.certificates import SERVER_NAME
 from gpufleet.webhook.configuration import configurations
 
 BOTH = [(chart, values) for chart in NAMES for values in ({}, everything(chart))]

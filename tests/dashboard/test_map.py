@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.dashboard.accessibility import serious_violations
 from tests.dashboard.conftest import NODES, OTHER_NODES, Site
 
-from gpufleet.fleet.teams import team_of
+from gpufleet.fleet.workloads.teams import team_of
 from gpufleet.model.node import FleetGpu, FleetNode, NodeDevices
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]

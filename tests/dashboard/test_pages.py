@@ -12,7 +12,7 @@ from tests.oidc_provider import Provider
 from tests.waiting import block_until
 
 from gpufleet.fleet.overview import overview
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
 from gpufleet.model.workload import FleetPod, Status
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fleet.reference import Reference
 
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.overview import overview
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status

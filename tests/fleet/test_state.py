@@ -1,11 +1,11 @@
 import msgspec
 import pytest
 
-from gpufleet.fleet.listing import Filter, Listing
-from gpufleet.fleet.lookup import allocated_gpus, controllers, find_workload
 from gpufleet.fleet.node_view import NodeState
-from gpufleet.fleet.ownership import KEPT_GONE_PODS
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Filter, Listing
+from gpufleet.fleet.workloads.lookup import allocated_gpus, controllers, find_workload
+from gpufleet.fleet.workloads.ownership import KEPT_GONE_PODS
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.reading import Fault, FaultKind, GpuIdentity, GpuRef, Readings
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status

@@ -14,7 +14,7 @@ from gpufleet.kubernetes.client.errors import Unanswered
 from gpufleet.kubernetes.leases import LeaseHolder, read_lease, with_holders
 from gpufleet.kubernetes.objects import Lease, Pod
 from gpufleet.placement import Fits
-from gpufleet.scheduler.lease_writer import PodRef, Reserved
+from gpufleet.scheduler.leases.writer import PodRef, Reserved
 from gpufleet.scheduler.scheduler import Scheduler
 
 Plant = Callable[[Scheduler], None]

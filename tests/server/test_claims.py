@@ -13,8 +13,8 @@ from tests.scheduler.stage import Stage, open_server, open_stage
 
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.kubernetes import GPU_CLAIMS, LEASES, Connection, KubeClient
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease
 from gpufleet.model.periods import AllocationPeriod

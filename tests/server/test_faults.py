@@ -11,9 +11,9 @@ from tests.repair.conftest import Cluster, cluster, fault
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster as FleetCluster
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.stragglers import Straggler, StragglerWatch
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.kubernetes import GPU_NODE_STATUSES, GPU_REPAIRS, NODES, KubeClient
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
 from gpufleet.kubernetes.crds.gpu_repair import Episode, GpuRepair, RepairSpec, RepairStatus

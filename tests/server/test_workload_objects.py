@@ -9,8 +9,8 @@ from tests.server.scope.conftest import Objects
 
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.kubernetes.token_review import TokenOwner
 from gpufleet.model.node import FleetNode
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status

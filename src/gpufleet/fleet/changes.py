@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from gpufleet.fleet.node_view import NodeState, NodeView
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
 
 MAX_RECENT = 500
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from gpufleet.errors import GpufleetError, NotFound, Unavailable
 from gpufleet.fleet.gpu_series import read_series
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.metric_nodes import MetricNodes
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.model.reading import GpuRef, GpuSeries, Processes, Quantity
 from gpufleet.runtime.logs import get_logger

@@ -14,14 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from gpufleet.fleet.archive import MAX_ARCHIVED, Archive, WorkloadRecord
 from gpufleet.fleet.canonical_models import with_canonical_model, with_canonical_models
 from gpufleet.fleet.changes import Changes, node_changes, workload_changes
 from gpufleet.fleet.gpu_columns import GpuColumns
-from gpufleet.fleet.hierarchy import ObjectTree, object_tree
 from gpufleet.fleet.node_names import NodeNames
 from gpufleet.fleet.node_view import GpuReports, NodeView, node_view
-from gpufleet.fleet.ownership import Ownership
 from gpufleet.fleet.periods.tracker import (
     PeriodTracker,
     affects_periods,
@@ -31,7 +28,10 @@ from gpufleet.fleet.periods.tracker import (
 )
 from gpufleet.fleet.reading_facts import ROWS_PER_STEP, discovered_gpus, exporter_holders
 from gpufleet.fleet.totals import Totals
-from gpufleet.fleet.workload_summary import Workload, summarise
+from gpufleet.fleet.workloads.archive import MAX_ARCHIVED, Archive, WorkloadRecord
+from gpufleet.fleet.workloads.hierarchy import ObjectTree, object_tree
+from gpufleet.fleet.workloads.ownership import Ownership
+from gpufleet.fleet.workloads.summary import Workload, summarise
 from gpufleet.model.node import FleetGpu, FleetNode, NodeDevices
 from gpufleet.model.reading import GpuUser, Readings
 from gpufleet.model.workload import FleetOwner, FleetPod

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpufleet.fleet.hangs import SILENT, Stall, stalls
 from gpufleet.fleet.state import Fleet
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
 from gpufleet.model.reading import Quantity
 from gpufleet.model.training_point import RankProgress
 from gpufleet.model.workload import FleetPod, Status

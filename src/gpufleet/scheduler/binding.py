@@ -23,8 +23,8 @@ from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.dirty_pods import DirtyPods
-from gpufleet.scheduler.lease_writer import LeaseWriter, PodRef, Reserved
+from gpufleet.scheduler.leases.dirty_pods import DirtyPods
+from gpufleet.scheduler.leases.writer import LeaseWriter, PodRef, Reserved
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.planning.gang_plans import GangPlans
 from gpufleet.scheduler.state import Hold, Ledger, request_of

@@ -11,7 +11,7 @@ from gpufleet.scheduler.background import BackgroundTasks
 from gpufleet.scheduler.claim_status import ClaimStatuses
 from gpufleet.scheduler.delivery.allocator import ClaimAllocator
 from gpufleet.scheduler.direct_binding import DirectBinding
-from gpufleet.scheduler.nudger import Nudger
+from gpufleet.scheduler.extender.nudger import Nudger
 from gpufleet.scheduler.planning.decisions import Decisions
 from gpufleet.scheduler.planning.gangs import Gangs
 from gpufleet.scheduler.planning.plan import Waiting

@@ -45,9 +45,9 @@ from gpufleet.runtime.background import Background
 from gpufleet.runtime.listening import address_of, bind, is_loopback
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, Settings
-from gpufleet.scheduler.certificates import ExtenderCertificates
 from gpufleet.scheduler.delivery.mode import Delivery
-from gpufleet.scheduler.extender import Extender
+from gpufleet.scheduler.extender.certificates import ExtenderCertificates
+from gpufleet.scheduler.extender.verbs import Extender
 from gpufleet.scheduler.kubernetes_api import KubernetesApi
 from gpufleet.scheduler.scheduler import Scheduler
 from gpufleet.scheduler.standalone import Standalone

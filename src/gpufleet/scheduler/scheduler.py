@@ -22,12 +22,12 @@ from gpufleet.scheduler.delivery.allocator import ClaimAllocator
 from gpufleet.scheduler.delivery.mirror import Mirror
 from gpufleet.scheduler.delivery.overlaps import Overlaps
 from gpufleet.scheduler.direct_binding import DirectBinding
-from gpufleet.scheduler.dirty_pods import DirtyPods
+from gpufleet.scheduler.extender.nudger import Nudger
 from gpufleet.scheduler.filtering import Choice, Filtering
-from gpufleet.scheduler.lease_gc import LeaseGc
-from gpufleet.scheduler.lease_writer import LeaseWriter, new_stamp
+from gpufleet.scheduler.leases.dirty_pods import DirtyPods
+from gpufleet.scheduler.leases.gc import LeaseGc
+from gpufleet.scheduler.leases.writer import LeaseWriter, new_stamp
 from gpufleet.scheduler.metrics import SchedulerMetrics
-from gpufleet.scheduler.nudger import Nudger
 from gpufleet.scheduler.planning.decisions import Decisions
 from gpufleet.scheduler.planning.gang_plans import GangPlans
 from gpufleet.scheduler.planning.gangs import Gangs

@@ -16,9 +16,9 @@ from gpufleet.scheduler.delivery.allocator import ClaimAllocator
 from gpufleet.scheduler.delivery.mirror import Mirror
 from gpufleet.scheduler.delivery.overlaps import Overlaps
 from gpufleet.scheduler.direct_binding import DirectBinding
-from gpufleet.scheduler.dirty_pods import DirtyPods
-from gpufleet.scheduler.lease_gc import LeaseGc
-from gpufleet.scheduler.nudger import Nudger
+from gpufleet.scheduler.extender.nudger import Nudger
+from gpufleet.scheduler.leases.dirty_pods import DirtyPods
+from gpufleet.scheduler.leases.gc import LeaseGc
 from gpufleet.scheduler.planning.gangs import Gangs
 from gpufleet.scheduler.planning.planner import Planner
 from gpufleet.scheduler.planning.preemption import Preemption

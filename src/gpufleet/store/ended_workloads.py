@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import asyncpg
 import msgspec
 
-from gpufleet.fleet.archive import WorkloadRecord
+from gpufleet.fleet.workloads.archive import WorkloadRecord
 from gpufleet.model.gpu_models import sum_by_model
 from gpufleet.store.postgres.bulk import bulk_upsert
 from gpufleet.store.postgres.database import Database

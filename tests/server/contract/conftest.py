@@ -13,7 +13,7 @@ from tests.server.live.conftest import NOW, TOKENS, known_fleet, known_readings
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.model.reading import GpuProcess, GpuRef, Processes, TrainingPoint
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import MetricsSettings, StoreSettings

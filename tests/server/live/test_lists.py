@@ -5,7 +5,7 @@ import pytest
 from tests.server.live.test_live import data
 
 from gpufleet.fleet.clusters import Cluster
-from gpufleet.fleet.teams import is_user
+from gpufleet.fleet.workloads.teams import is_user
 from gpufleet.model.node import FleetNode
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 

@@ -9,8 +9,8 @@ import pytest
 
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status

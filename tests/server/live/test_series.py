@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.fleet.lookup import AllocatedGpu
+from gpufleet.fleet.workloads.lookup import AllocatedGpu
 from gpufleet.model.reading import GpuRef, GpuSeries
 from gpufleet.server.routes.live.workload_metrics import Series, _points
 

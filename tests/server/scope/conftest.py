@@ -17,8 +17,8 @@ from tests.accounting.histories import HOUR, STEP, Prometheus, Server, Time, Wor
 from gpufleet.accounting.current_hour import CurrentHour
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue

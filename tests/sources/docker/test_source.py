@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 
 from gpufleet.errors import SettingsError
 from gpufleet.fleet.state import Fleet
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
 from gpufleet.model.node import FleetGpu, FleetNode, NodeDevices
 from gpufleet.model.workload import Status
 from gpufleet.runtime.settings import DockerSettings

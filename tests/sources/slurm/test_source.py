@@ -14,7 +14,7 @@ from tests.waiting import block_until, wait_until
 
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.state import Fleet
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
 from gpufleet.model.workload import Status
 from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm.commands import SlurmCommands

@@ -8,9 +8,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpufleet.fleet.node_view import NodeView
-from gpufleet.fleet.ownership import Ownership
 from gpufleet.fleet.periods.allocation_periods import AllocationPeriods
 from gpufleet.fleet.periods.capacity_periods import CapacityPeriods
+from gpufleet.fleet.workloads.ownership import Ownership
 from gpufleet.model.gpu_models import UNKNOWN_MODEL, single_model
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.model.workload import FleetOwner, FleetPod

@@ -29,7 +29,7 @@ from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.delivery.claim_writer import ClaimWriter, NotAllocated, pod_name
 from gpufleet.scheduler.delivery.clearing import Clearing, Unbound
 from gpufleet.scheduler.delivery.devices import DeviceMissing
-from gpufleet.scheduler.lease_writer import Reserved
+from gpufleet.scheduler.leases.writer import Reserved
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.planning.gang_plans import GangPlans
 from gpufleet.scheduler.planning.queue import Entry, Queue, foreign_gates

@@ -16,7 +16,7 @@ from gpufleet.kubernetes.resource_claims import ResourceClaim
 from gpufleet.placement import Fits
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.delivery.devices import allocation_of
-from gpufleet.scheduler.nudger import nudge_value
+from gpufleet.scheduler.extender.nudger import nudge_value
 from gpufleet.scheduler.state import Ledger
 
 _ATTEMPTS = 3

@@ -16,7 +16,7 @@ from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.placement import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.lease_writer import LeaseTaken, LeaseWriter, PodRef
+from gpufleet.scheduler.leases.writer import LeaseTaken, LeaseWriter, PodRef
 from gpufleet.scheduler.state import Ledger, valid_request
 
 _log = get_logger("scheduler")

@@ -24,10 +24,10 @@ from gpufleet.placement import Fits
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.delivery.allocator import ClaimAllocator
-from gpufleet.scheduler.dirty_pods import DirtyPods
-from gpufleet.scheduler.lease_gc import LeaseGc
-from gpufleet.scheduler.lease_writer import LeaseWriter, PodRef, Reserved
-from gpufleet.scheduler.nudger import Nudger
+from gpufleet.scheduler.extender.nudger import Nudger
+from gpufleet.scheduler.leases.dirty_pods import DirtyPods
+from gpufleet.scheduler.leases.gc import LeaseGc
+from gpufleet.scheduler.leases.writer import LeaseWriter, PodRef, Reserved
 from gpufleet.scheduler.planning.gang_plans import GangPlan, GangPlans, MemberLeases
 from gpufleet.scheduler.planning.plan import Decision, Placed, Waiting
 from gpufleet.scheduler.planning.planner import Planner

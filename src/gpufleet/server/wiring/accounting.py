@@ -15,9 +15,9 @@ from gpufleet.accounting.recorder import Recorder
 from gpufleet.accounting.report import Report, ReportPeriod, grouping_of
 from gpufleet.accounting.rollup import RollupPlan
 from gpufleet.errors import SettingsError
-from gpufleet.fleet.archive import MAX_ARCHIVED, WorkloadRecord
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.archive import MAX_ARCHIVED, WorkloadRecord
 from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.settings import AccountingSettings, AlertSettings, ReportSettings, Settings
 from gpufleet.server.routes.accounting.report import build_report

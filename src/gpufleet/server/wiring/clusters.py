@@ -18,9 +18,9 @@ from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.exporters.scraping import AgentScraper
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.metric_nodes import MetricNodes
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.kubernetes import NODES, PODS, KubeClient
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.runtime.background import Background

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.overview import HotGpu, hottest, overview, utilization_of
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.reading import Quantity, RdmaPorts, StorageUse
 from gpufleet.server.http.routing import Route, get

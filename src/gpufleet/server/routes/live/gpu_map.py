@@ -17,9 +17,9 @@ from msgspec import Meta
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.node_view import NodeState, NodeView
 from gpufleet.fleet.state import Fleet
-from gpufleet.fleet.teams import team_of, user_of
 from gpufleet.fleet.visibility import held_slots
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
+from gpufleet.fleet.workloads.teams import team_of, user_of
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.node import Health
 from gpufleet.model.reading import Column, Quantity

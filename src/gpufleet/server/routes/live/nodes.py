@@ -9,10 +9,10 @@ from msgspec import Meta
 
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.lookup import AllocatedGpu
 from gpufleet.fleet.node_view import NodeView
-from gpufleet.fleet.teams import is_user, team_of, user_of
 from gpufleet.fleet.visibility import held_indices, visible_processes
+from gpufleet.fleet.workloads.lookup import AllocatedGpu
+from gpufleet.fleet.workloads.teams import is_user, team_of, user_of
 from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.metric_source import check_span

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.fleet.teams import team_of, user_of
+from gpufleet.fleet.workloads.teams import team_of, user_of
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.periods import AllocationPeriod
 from gpufleet.server.http.routing import Route, get

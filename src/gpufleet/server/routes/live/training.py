@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.fleet.lookup import workload_uid
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.lookup import workload_uid
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.reading import TrainingPoint
 from gpufleet.runtime.settings import TrainingSettings

@@ -15,14 +15,14 @@ from msgspec import Meta
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.lookup import (
+from gpufleet.fleet.workloads.lookup import (
     AllocatedGpu,
     allocated_gpus,
     controllers,
     ended_without_gpus,
     find_workload,
 )
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
 from gpufleet.model.metric_source import check_span
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.model.periods import AllocationPeriod

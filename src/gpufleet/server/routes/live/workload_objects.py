@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from gpufleet.errors import NotFound
 from gpufleet.fleet.clusters import Clusters
-from gpufleet.fleet.lookup import find_workload
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.lookup import find_workload
+from gpufleet.fleet.workloads.summary import Workload
 from gpufleet.kubernetes.workload_objects import WorkloadEvent
 from gpufleet.model.namespaces import Namespaces
 from gpufleet.server.auth.object_access import ObjectAccess

@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gpufleet.fleet.archive import WorkloadRecord
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.hierarchy import ObjectTree
-from gpufleet.fleet.listing import Filter
-from gpufleet.fleet.lookup import find_workload
 from gpufleet.fleet.state import Fleet
-from gpufleet.fleet.teams import team_of, user_of
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.archive import WorkloadRecord
+from gpufleet.fleet.workloads.hierarchy import ObjectTree
+from gpufleet.fleet.workloads.listing import Filter
+from gpufleet.fleet.workloads.lookup import find_workload
+from gpufleet.fleet.workloads.summary import Workload
+from gpufleet.fleet.workloads.teams import team_of, user_of
 from gpufleet.model.gpu_models import UNKNOWN_MODEL
 from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces, is_visible

@@ -7,8 +7,8 @@ notified of those that enter the archive and of those that drop out of it.
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from gpufleet.fleet.hierarchy import ObjectTree, uids_below
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.hierarchy import ObjectTree, uids_below
+from gpufleet.fleet.workloads.summary import Workload
 
 MAX_ARCHIVED = 20_000
 """Ended workloads kept in memory for lists; the store has all of them."""

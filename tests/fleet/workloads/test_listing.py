@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.fleet.listing import Filter, Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Filter, Listing
 from gpufleet.model.node import FleetNode
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 

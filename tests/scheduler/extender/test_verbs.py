@@ -7,7 +7,7 @@ from tests.scheduler.stage import Stage, device, open_stage
 
 from gpufleet.kubernetes import LEASES
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from gpufleet.scheduler.lease_writer import PodRef
+from gpufleet.scheduler.leases.writer import PodRef
 from kubelite import KubeLite
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpufleet.fleet.ownership import Ownership
+from gpufleet.fleet.workloads.ownership import Ownership
 
 
 class ObjectTree(NamedTuple):

@@ -19,7 +19,7 @@ from gpufleet.kubernetes.certificates.store import SECRETS, load, serving_contex
 from gpufleet.runtime.listening import bind
 from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings
 from gpufleet.runtime.settings.load import Settings
-from gpufleet.scheduler.certificates import CA_ANNOTATION, SERVER_NAME, ExtenderCertificates
+from gpufleet.scheduler.extender.certificates import CA_ANNOTATION, SERVER_NAME, ExtenderCertificates
 from gpufleet.scheduler.process import run_scheduler
 from kubelite import KubeLite
 

@@ -16,7 +16,7 @@ from gpufleet.errors import InvalidRequest, OperationRefused
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.runtime.http_listener import Handler, HttpListener, Probe
 from gpufleet.runtime.logs import get_logger
-from gpufleet.scheduler import wire
+from gpufleet.scheduler.extender import wire
 from gpufleet.scheduler.filtering import AnyNode, Unschedulable
 from gpufleet.scheduler.scheduler import Scheduler
 

@@ -24,8 +24,8 @@ from gpufleet.placement.request import WHOLE
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.binding import Binder
-from gpufleet.scheduler.dirty_pods import DirtyPods
-from gpufleet.scheduler.lease_writer import LeaseTaken, LeaseWriter, PodRef
+from gpufleet.scheduler.leases.dirty_pods import DirtyPods
+from gpufleet.scheduler.leases.writer import LeaseTaken, LeaseWriter, PodRef
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.planning.gang_plans import GangPlans
 from gpufleet.scheduler.state import Ledger, valid_request

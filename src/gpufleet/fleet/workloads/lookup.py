@@ -6,10 +6,10 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.errors import NotFound
-from gpufleet.fleet.archive import WorkloadRecord
-from gpufleet.fleet.hierarchy import ObjectTree, subtree, uids_below
 from gpufleet.fleet.state import Fleet
-from gpufleet.fleet.workload_summary import Workload, summarise
+from gpufleet.fleet.workloads.archive import WorkloadRecord
+from gpufleet.fleet.workloads.hierarchy import ObjectTree, subtree, uids_below
+from gpufleet.fleet.workloads.summary import Workload, summarise
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.periods import AllocationPeriod
 from gpufleet.model.reading import GpuRef

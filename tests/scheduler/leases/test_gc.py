@@ -8,7 +8,7 @@ from gpufleet.kubernetes.annotations import ALLOCATED, NUDGE
 from gpufleet.kubernetes.client.resources import GPU_CLAIMS
 from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from gpufleet.scheduler.lease_writer import PodRef
+from gpufleet.scheduler.leases.writer import PodRef
 from kubelite import KubeLite
 
 

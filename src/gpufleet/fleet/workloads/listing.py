@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from gpufleet.fleet.state import Fleet
-from gpufleet.fleet.teams import is_user, team_of, user_of
-from gpufleet.fleet.workload_summary import Workload
+from gpufleet.fleet.workloads.summary import Workload
+from gpufleet.fleet.workloads.teams import is_user, team_of, user_of
 from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces
@@ -43,7 +43,7 @@ class Filter(NamedTuple):
     """A label selector that the workload's labels must match."""
     team: str = ""
     user: str = ""
-    """The user in one of its spellings; see `gpufleet.fleet.teams.is_user`."""
+    """The user in one of its spellings; see `gpufleet.fleet.workloads.teams.is_user`."""
 
     def predicate(self) -> Callable[[Workload], bool]:
         """Return a fast check whether a workload passes all but the model, for thousands of calls."""

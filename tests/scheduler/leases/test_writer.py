@@ -9,7 +9,7 @@ from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.objects import Lease
 from gpufleet.placement import Fits, Request
 from gpufleet.scheduler.api import SchedulerApi
-from gpufleet.scheduler.lease_writer import LeaseWriter, PodRef, new_stamp
+from gpufleet.scheduler.leases.writer import LeaseWriter, PodRef, new_stamp
 from gpufleet.scheduler.state import Ledger
 
 

@@ -1,0 +1,1 @@
+"""Workloads of one cluster: owners and pods, lists, lookups and summaries."""
