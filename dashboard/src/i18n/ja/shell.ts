@@ -145,14 +145,15 @@ export default {
   "just now": "たった今",
   "{time} ago": "{time}前",
   "{local} local · {utc} UTC": "ローカル {local} · UTC {utc}",
-  "Limited to no namespace": "表示できるNamespaceがありません",
-  "Limited to namespaces {names} and {more} more":
-    "Namespace {names}ほか{more}件に限定されています",
-  "Limited to namespaces {names}": "Namespace {names}に限定されています",
+  "Limited to no namespace.": "表示できるNamespaceがありません。",
+  "Limited to namespaces {names} and {more} more.":
+    "Namespace {names}ほか{more}件に限定されています。",
+  "Limited to namespaces {names}.": "Namespace {names}に限定されています。",
   "This page could not be loaded": "このページを読み込めませんでした",
   "The server can't be reached, or it was updated.":
     "サーバーに接続できないか、サーバーが更新されました。",
   Reload: "再読み込み",
+  "{words} ({unit})": "{words}（{unit}）",
   "{min} to {max}": "{min}～{max}",
   "as of {time}": "{time}時点",
   "Not everything could be loaded: {reason}.": "一部を読み込めませんでした：{reason}。",

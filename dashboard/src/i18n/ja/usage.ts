@@ -60,6 +60,8 @@ export default {
   "Hourly rows appear two minutes after the end of the hour.":
     "1時間ごとのデータは正時の2分後に表示されます。",
   "all namespaces": "すべてのNamespace",
+  "{name}: {value}, {share}": "{name}：{value}、{share}",
+  "{days}, {zone}": "{days}、{zone}",
   "area is proportional": "面積は値に比例",
   Today: "今日",
   "{n} days": "{n}日間",

@@ -59,6 +59,8 @@ export default {
   "No statistics for these days": "这些日期没有统计数据",
   "Hourly rows appear two minutes after the end of the hour.": "小时数据在整点后两分钟显示。",
   "all namespaces": "所有命名空间",
+  "{name}: {value}, {share}": "{name}：{value}，{share}",
+  "{days}, {zone}": "{days}，{zone}",
   "area is proportional": "面积与数值成比例",
   Today: "今天",
   "{n} days": "{n} 天",
