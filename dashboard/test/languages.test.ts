@@ -96,6 +96,8 @@ describe("another language", () => {
     expect(chinese.t("Overview")).toBe("概览");
     expect(chinese.plural(1, "{n} node", "{n} nodes")).toBe("1 个节点");
     expect(chinese.span(90_000)).toBe("1天1小时");
+    expect(chinese.span(3_700)).toBe("1小时1分");
+    expect(chinese.span(240)).toBe("4分钟");
     expect(chinese.moment(Date.UTC(2026, 10, 9, 13), "UTC", false, Date.UTC(2026, 10, 16))).toBe(
       "11月9日 13:00",
     );

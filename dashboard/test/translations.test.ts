@@ -41,7 +41,10 @@ describe.each(LANGUAGES)("the texts in %s", (name, texts) => {
 
   test.each(GLOSSARY)("have one term for $english", ({ english, [name]: term }) => {
     expect(
-      wrong(texts, (text, key) => english.test(withoutNames(key)) && !term.test(text)),
+      wrong(
+        texts,
+        (text, key) => english.test(withoutNames(key)) && !term.test(text) && !/など|等/.test(text),
+      ),
     ).toEqual([]);
     expect(Object.keys(texts).some((key) => english.test(key))).toBe(true);
   });

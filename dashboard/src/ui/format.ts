@@ -85,9 +85,10 @@ export function span(seconds: number): string {
   return compact(rest && count < 10 ? `${text} ${next.format.format(rest)}` : text);
 }
 
-/** Chinese and Japanese have no spaces between numbers and units. */
+/** Chinese and Japanese have no spaces between numbers and units, and Chinese has short minutes after hours. */
 function compact(duration: string): string {
-  return language === "en" ? duration : duration.replaceAll(" ", "");
+  if (language === "en") return duration;
+  return duration.replaceAll(" ", "").replace(/(小时\d+分)钟/, "$1");
 }
 
 export function ago(at: number, now: number): string {

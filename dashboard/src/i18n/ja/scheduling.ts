@@ -26,7 +26,7 @@ export default {
   State: "状態",
   "Pods placed": "配置済みPod",
   Reason: "理由",
-  "{part} of {all}": "{all}中{part}",
+  "{part} of {all}": "{part}/{all}",
   "This server has no Kubernetes cluster with agents":
     "このサーバーにはエージェントを導入したKubernetesクラスターがありません",
   "{n} open findings": "未解決の検出事項{n}件",
@@ -51,7 +51,7 @@ export default {
   Severity: "重大度",
   Finding: "検出事項",
   "What to do": "対処方法",
-  Since: "発生",
+  Since: "開始",
   Actions: "操作",
   "No more alerts about the present findings of {node}":
     "{node}の現在の検出事項について、以後アラートを送信しません",
@@ -138,7 +138,7 @@ export default {
   External: "外部",
   Leases: "リース",
   "one per allocated GPU": "割り当て済みGPUごとに1つ",
-  "Find a node, pod or claim": "ノード、Pod、Claimを検索",
+  "Find a node, pod or claim": "ノード、Podなどを検索",
   "Namespace of leases": "リースのNamespace",
   "All namespaces": "すべてのNamespace",
   Origin: "発行元",

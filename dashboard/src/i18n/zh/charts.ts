@@ -1,7 +1,7 @@
 // Chinese (simplified): charts and the map.
 export default {
   "Workloads on each GPU over time": "各 GPU 上的工作负载时间线",
-  "held {share} of the time": "占用时间占比 {share}",
+  "held {share} of the time": "占用率 {share}",
   "another namespace": "其他命名空间",
   "The oldest workloads are not shown. Choose a shorter range.":
     "未显示最早的工作负载，请选择更短的范围。",
