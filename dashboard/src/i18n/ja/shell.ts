@@ -27,7 +27,7 @@ export default {
   Live: "ライブ",
   "Reconnecting…": "再接続中…",
   "Connecting…": "接続中…",
-  "Simulated fleet.": "シミュレーション環境です。",
+  "Simulated fleet.": "模擬環境です。",
   "No real hardware is behind these numbers.":
     "これらの数値は実際のハードウェアのものではありません。",
   "{name} is unavailable.": "{name}を利用できません。",
@@ -188,7 +188,7 @@ export default {
   "The browser does not allow copying: copy the address above.":
     "ブラウザーがコピーを許可していません。アドレスバーからコピーしてください。",
   "Views and sharing": "ビューと共有",
-  "Copy link to this view": "このビューのリンクをコピー",
+  "Copy link to this view": "ビューのリンクをコピー",
   "Save this view as": "このビューの保存名",
   Save: "保存",
   "Views are kept in this browser.": "ビューはこのブラウザーに保存されます。",
