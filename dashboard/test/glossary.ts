@@ -18,7 +18,7 @@ export const GLOSSARY: readonly Term[] = [
   { english: /\bannotations?\b/i, zh: /注解/, ja: /アノテーション/ },
   { english: /\btaints?\b/i, zh: /污点/, ja: /Taint/ },
   { english: /\bcordon/i, zh: /不可调度/, ja: /スケジュール不可/ },
-  { english: /\bdrain/i, zh: /排空/, ja: /ドレイン/ },
+  { english: /\bdrain/i, zh: /腾空/, ja: /ドレイン/ },
   { english: /\bevents?\b/i, zh: /事件/, ja: /イベント/ },
   { english: /\bcontainer\b/i, zh: /容器/, ja: /コンテナ/ },
   // gpufleet

@@ -83,7 +83,7 @@ export default {
   now: "現在",
   "in {time}": "{time}後",
   "{percent}% of {period}": "{percent}%（{period}）",
-  Used: "使用済み",
+  Used: "使用量",
   Guaranteed: "保証",
   Borrowed: "借用",
   Limit: "上限",

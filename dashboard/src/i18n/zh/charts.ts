@@ -36,7 +36,7 @@ export default {
   "allocated, holder unknown": "已分配，占用者未知",
   free: "空闲",
   unhealthy: "不健康",
-  draining: "排空中",
+  draining: "腾空中",
   cordoned: "不可调度",
   "health unknown": "健康状态未知",
   "{n} GPUs match": "{n} 个 GPU 匹配",
@@ -50,7 +50,7 @@ export default {
   allocated: "已分配",
   "allocated or free, not known which": "已分配或空闲，无法确定",
   "draining: a deleted pod still has processes on it":
-    "排空中：已删除的 Pod 仍有进程在此 GPU 上运行",
+    "腾空中：已删除的 Pod 仍有进程在此 GPU 上运行",
   "{node}, GPU {gpu}: {reading}, {state}, held by {holder}":
     "{node}，GPU {gpu}：{reading}，{state}，由 {holder} 占用",
   "{node}, GPU {gpu}: {reading}, {state}": "{node}，GPU {gpu}：{reading}，{state}",

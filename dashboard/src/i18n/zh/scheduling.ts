@@ -45,7 +45,7 @@ export default {
   "Mean time to repair": "平均修复时间",
   "until return": "直到恢复服务",
   "{disrupted} of {nodes} nodes out of service, {drains} drains in the last hour":
-    "{disrupted}/{nodes} 个节点已移出服务，最近一小时排空 {drains} 次",
+    "{disrupted}/{nodes} 个节点已移出服务，最近一小时腾空 {drains} 次",
   Severity: "严重程度",
   Finding: "问题",
   "What to do": "处理建议",
