@@ -105,7 +105,7 @@ export function LimitedView() {
   if (!data?.namespaces) return null;
   return (
     <p class="banner limited" role="status" title={data.namespaces.join(", ")}>
-      <Icon name="key" /> <strong>{limitText(data.namespaces)}.</strong>{" "}
+      <Icon name="key" /> <strong>{limitText(data.namespaces)}</strong>{" "}
       <span>{t("Totals and lists count these only; other GPUs are shown as capacity.")}</span>
     </p>
   );

@@ -344,10 +344,10 @@ test("isolated values are found, to be drawn as dots", () => {
 });
 
 test("a limit names the first namespaces and counts the others", () => {
-  expect(limitText([])).toBe("Limited to no namespace");
-  expect(limitText(["a"])).toBe("Limited to namespace a");
-  expect(limitText(["a", "b"])).toBe("Limited to namespaces a, b");
-  expect(limitText(["a", "b", "c"], 2)).toBe("Limited to namespaces a, b and 1 more");
+  expect(limitText([])).toBe("Limited to no namespace.");
+  expect(limitText(["a"])).toBe("Limited to namespace a.");
+  expect(limitText(["a", "b"])).toBe("Limited to namespaces a, b.");
+  expect(limitText(["a", "b", "c"], 2)).toBe("Limited to namespaces a, b and 1 more.");
 });
 
 describe("the time range", () => {

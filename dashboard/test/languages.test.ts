@@ -1,6 +1,7 @@
 import { afterEach, describe, expect, test, vi } from "vitest";
 import ja from "../src/i18n/ja";
 import { languageOf } from "../src/i18n/language";
+import { midSentence } from "../src/i18n/states";
 import { plural, rich, t } from "../src/i18n/text";
 import zh from "../src/i18n/zh";
 import { bareTexts, keysOf, pageSources } from "./source_texts";
@@ -95,13 +96,25 @@ describe("another language", () => {
     expect(chinese.t("Overview")).toBe("概览");
     expect(chinese.plural(1, "{n} node", "{n} nodes")).toBe("1 个节点");
     expect(chinese.span(90_000)).toBe("1天1小时");
+    expect(chinese.span(3_700)).toBe("1小时1分");
+    expect(chinese.span(240)).toBe("4分钟");
     expect(chinese.moment(Date.UTC(2026, 10, 9, 13), "UTC", false, Date.UTC(2026, 10, 16))).toBe(
-      "11月09日 13:00",
+      "11月9日 13:00",
     );
+    expect(chinese.withUnit(chinese.t("Cost"), "USD")).toBe("成本（USD）");
     const japanese = await modulesIn("ja-JP");
     expect(japanese.t("Overview")).toBe("概要");
     expect(japanese.span(3_700)).toBe("1時間1分");
     expect(japanese.list(["a", "b"])).toBe("a、b");
     expect(japanese.count(41_200)).toBe("41,200");
   });
+});
+
+test("the name of a group is lower case within a sentence unless it starts with an acronym", () => {
+  expect(["Model", "NVLink domain", "機種", "topology/Row"].map(midSentence)).toEqual([
+    "model",
+    "NVLink domain",
+    "機種",
+    "topology/Row",
+  ]);
 });

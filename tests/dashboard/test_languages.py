@@ -153,6 +153,21 @@ def test_nothing_is_clipped_on_a_phone(demo: Demo, foreign: Page, locale: str) -
         assert right_of(control) <= PHONE["width"]
 
 
+def test_menus_open_within_a_phone(demo: Demo, foreign: Page) -> None:
+    foreign.set_viewport_size(PHONE)
+    node = demo.get("api/nodes?pageSize=1")["data"][0]["name"]
+    open_page(demo, foreign, f"nodes/{node}")
+    menus = foreign.locator("details.popover")
+    expect(menus).to_have_count(2)  # views, and the time range
+    for menu in menus.all():
+        menu.locator("summary").click()
+        box = menu.locator(".popover-body").bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE["width"]
+        menu.locator("summary").click()
+
+
 def test_the_language_is_chosen_in_the_page_and_kept(demo: Demo, page: Page) -> None:
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))

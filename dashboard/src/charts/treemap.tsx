@@ -1,5 +1,6 @@
 // A treemap: one tile for each item, its area proportional to the value. Items that can be opened are buttons.
 import { useEffect, useRef, useState } from "preact/hooks";
+import { t } from "../i18n/text";
 import { saveCsv, savePng } from "../ui/export";
 import { percent } from "../ui/format";
 import { themeColour } from "./colours";
@@ -36,7 +37,11 @@ export function Treemap(props: {
   const tiles = squarify(props.items, (item) => item.value, width / HEIGHT);
   const total = props.items.reduce((sum, item) => sum + item.value, 0);
   const textOf = (item: TreeItem) =>
-    `${item.name}: ${props.format(item.value)}, ${percent(item.value / (total || 1), 1)}`;
+    t("{name}: {value}, {share}", {
+      name: item.name,
+      value: props.format(item.value),
+      share: percent(item.value / (total || 1), 1),
+    });
   const saveTable = () =>
     saveCsv(props.label, [
       ["name", "value"],

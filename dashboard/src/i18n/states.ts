@@ -41,6 +41,11 @@ export function stateText(state: string): string {
   return STATES[state] ?? state;
 }
 
+/** Return a name for the middle of a sentence: "Model" becomes "model", "NVLink domain" stays. */
+export function midSentence(name: string): string {
+  return name.replace(/^\p{Lu}(?=\p{Ll})/u, (letter) => letter.toLowerCase());
+}
+
 /** Name the kind of an object and its namespace. */
 export function kindText(object: { kind: string; namespace: string }): string {
   return object.namespace

@@ -136,7 +136,7 @@ function budget(page: RepairPage): string {
 }
 
 function hours(value: number | null | undefined): string {
-  return value == null ? NONE : t("{n} h", { n: decimal(value) });
+  return value == null ? NONE : t("{n} h", { n: decimal(value, value < 100 ? 1 : 0) });
 }
 
 function Stat(props: { label: string; value: string; sub: string }) {

@@ -36,7 +36,7 @@ export function money(
 
 /** Return a heading with the unit of its numbers, if there is one. */
 export function withUnit(words: string, unit: string | undefined): string {
-  return unit ? `${words} (${unit})` : words;
+  return unit ? t("{words} ({unit})", { words, unit }) : words;
 }
 
 /** Format a number of any size in a few characters, or with some digits: 41,200 → 41.2k. */
@@ -85,9 +85,10 @@ export function span(seconds: number): string {
   return compact(rest && count < 10 ? `${text} ${next.format.format(rest)}` : text);
 }
 
-/** Chinese and Japanese have no spaces between numbers and units. */
+/** Chinese and Japanese have no spaces between numbers and units, and Chinese has short minutes after hours. */
 function compact(duration: string): string {
-  return language === "en" ? duration : duration.replaceAll(" ", "");
+  if (language === "en") return duration;
+  return duration.replaceAll(" ", "").replace(/(小时\d+分)钟/, "$1");
 }
 
 export function ago(at: number, now: number): string {
@@ -108,7 +109,7 @@ export function yearOf(at: number, zone: Zone): number {
 /** Format a time (milliseconds) in a zone, with the year unless it is the current one. */
 export function moment(at: number, zone: Zone, seconds = false, now = Date.now()): string {
   return new Intl.DateTimeFormat(locale, {
-    day: "2-digit",
+    day: language === "en" ? "2-digit" : "numeric",
     month: "short",
     ...(yearOf(at, zone) === yearOf(now, zone) ? {} : { year: "numeric" }),
     hour: "2-digit",
@@ -150,16 +151,16 @@ export function shortModel(model: string): string {
   return model.replace(/[_-]/g, " ").replace(/^(NVIDIA|AMD Instinct|AMD|Intel)\s+/i, "") || NONE;
 }
 
-/** Return which namespaces the data is limited to: "Limited to namespaces a, b". */
+/** Return which namespaces the data is limited to: "Limited to namespaces a, b." */
 export function limitText(namespaces: string[], shown = 5): string {
   const named = list(namespaces.slice(0, shown));
   const more = namespaces.length - shown;
-  if (!namespaces.length) return t("Limited to no namespace");
-  if (more > 0) return t("Limited to namespaces {names} and {more} more", { names: named, more });
+  if (!namespaces.length) return t("Limited to no namespace.");
+  if (more > 0) return t("Limited to namespaces {names} and {more} more.", { names: named, more });
   return plural(
     namespaces.length,
-    "Limited to namespace {names}",
-    "Limited to namespaces {names}",
+    "Limited to namespace {names}.",
+    "Limited to namespaces {names}.",
     { names: named },
   );
 }

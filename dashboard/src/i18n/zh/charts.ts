@@ -1,13 +1,13 @@
 // Chinese (simplified): charts and the map.
 export default {
-  "Workloads on each GPU over time": "各 GPU 上的工作负载（随时间）",
-  "held {share} of the time": "占用时间比例 {share}",
+  "Workloads on each GPU over time": "各 GPU 上的工作负载时间线",
+  "held {share} of the time": "占用率 {share}",
   "another namespace": "其他命名空间",
   "The oldest workloads are not shown. Choose a shorter range.":
     "未显示最早的工作负载，请选择更短的范围。",
   "a workload of another namespace": "其他命名空间的工作负载",
   "{n} GPUs": "{n} 个 GPU",
-  "{share} of {all}": "{all}的 {share}",
+  "{share} of {all}": "{all} 的 {share}",
   "{name}, {gpus}, for {time}": "{name}，{gpus}，持续 {time}",
   "{name}, {gpus}, for {time} so far": "{name}，{gpus}，已持续 {time}",
   "Show this line": "显示此曲线",
@@ -25,7 +25,7 @@ export default {
   Max: "最大",
   "Unknown GPU": "未知 GPU",
   Model: "型号",
-  Source: "来源",
+  Source: "数据源",
   Region: "地域",
   Zone: "可用区",
   Block: "区块",
@@ -36,8 +36,8 @@ export default {
   "allocated, holder unknown": "已分配，占用者未知",
   free: "空闲",
   unhealthy: "不健康",
-  draining: "排空中",
-  cordoned: "已禁止调度",
+  draining: "腾空中",
+  cordoned: "不可调度",
   "health unknown": "健康状态未知",
   "{n} GPUs match": "{n} 个 GPU 匹配",
   "Zoom in": "放大",
@@ -49,7 +49,8 @@ export default {
   "Highlight {name}": "高亮 {name}",
   allocated: "已分配",
   "allocated or free, not known which": "已分配或空闲，无法确定",
-  "draining: a deleted pod still has processes on it": "排空中：已删除的 Pod 仍有进程在运行",
+  "draining: a deleted pod still has processes on it":
+    "腾空中：已删除的 Pod 仍有进程在此 GPU 上运行",
   "{node}, GPU {gpu}: {reading}, {state}, held by {holder}":
     "{node}，GPU {gpu}：{reading}，{state}，由 {holder} 占用",
   "{node}, GPU {gpu}: {reading}, {state}": "{node}，GPU {gpu}：{reading}，{state}",

@@ -4,7 +4,7 @@ import type { ClusterNames, GpuMap } from "../../api/types";
 import { groupings } from "../../heatmap/arrange";
 import { isMetric, type ColourBy } from "../../heatmap/colouring";
 import { HeatMap } from "../../heatmap/heatmap";
-import { quantityText } from "../../i18n/states";
+import { midSentence, quantityText } from "../../i18n/states";
 import { t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { setQuery } from "../../state/route";
@@ -75,7 +75,7 @@ export function MapCard(props: { query: Record<string, string> }) {
                   words={Object.fromEntries(
                     Object.entries(groups).map(([key, words]) => [
                       key,
-                      t("By {group}", { group: words.toLowerCase() }),
+                      t("By {group}", { group: midSentence(words) }),
                     ]),
                   )}
                   onChange={(chosen) => setQuery({ group: chosen || undefined })}

@@ -140,7 +140,10 @@ function failing(report: Resource<Report>, keys: Resource<string[]> | false): Re
 
 function subtitle(days: Days, zone: string, report: Report | undefined): string {
   const range = formatDays(days);
-  return [range && `${range}, ${zone}`, ...(report ? [coverageText(report)] : [])]
+  return [
+    range && t("{days}, {zone}", { days: range, zone }),
+    ...(report ? [coverageText(report)] : []),
+  ]
     .filter(Boolean)
     .join(" · ");
 }
