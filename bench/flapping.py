@@ -29,8 +29,8 @@ from tests.prometheus_fixture import running_prometheus
 from bench.result import Result
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.kubernetes import Backoff, Connection, KubeClient, WatchTimings
 from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.model.reading import Quantity

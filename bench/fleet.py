@@ -106,7 +106,7 @@ async def _request(fleet: Any, running: Any) -> dict[str, float]:
     import httpx
 
     from gpufleet.fleet.clusters import Cluster, Clusters
-    from gpufleet.fleet.listing import Listing
+    from gpufleet.fleet.workloads.listing import Listing
     from gpufleet.server.app import Api, create_app
     from gpufleet.server.routes.live.clusters import cluster_routes
     from gpufleet.server.routes.live.workloads import workload_routes

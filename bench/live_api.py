@@ -24,8 +24,8 @@ import uvloop
 from bench.http import _bare, _connect, _rate, _run, _server
 from bench.result import Result
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.model.metric_source import SourceHealth
 from gpufleet.model.node import FleetNode
 from gpufleet.model.reading import (

@@ -17,8 +17,8 @@ import uvloop
 from bench.live_api import NODES, WORKLOADS, RandomReadings, _fleet, _pod
 from bench.result import Result
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
 from gpufleet.fleet.state import Fleet
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.logs import configure_logs
 from gpufleet.server.app import Api, create_app

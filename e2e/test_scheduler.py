@@ -24,7 +24,7 @@ from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import FakeNodes
 from e2e.system import Users
 from gpufleet.kubernetes.annotations import ALLOCATED, VISIBLE
-from gpufleet.scheduler.certificates import SERVER_NAME
+from gpufleet.scheduler.extender.certificates import SERVER_NAME
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 DOCS = Path(__file__).parents[1] / "docs" / "scheduling.md"

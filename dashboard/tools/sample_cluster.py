@@ -9,7 +9,7 @@ from dashboard.tools.sample_fleet import sample_fleet, sample_processes, sample_
 
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.fleet.clusters import Cluster, Clusters
-from gpufleet.fleet.listing import Listing
+from gpufleet.fleet.workloads.listing import Listing
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.routing import Route
