@@ -29,7 +29,7 @@ _MOST_EVENTS = 3_000
 _PROBE_ALWAYS, _PROBE_EVERY = 50, 25
 """Probes are tried after each of the first ends, then only now and then."""
 _RANK_S = 60.0
-"""Seconds after which the order between queues is computed again, times one for every 20 waiting units."""
+"""Seconds after which the order between queues is computed again; more by as much for every 5 waiting units."""
 _HOUR = 3600.0
 _FOREVER = float("inf")
 _BEHIND: Rank = (_FOREVER,)
@@ -222,7 +222,7 @@ class _Run:
         ) or self._victims.any_for(entry.unit)
         if not overtakes and (self._state.backfill or not self._waiting) and self._try(entry, now):
             return
-        insort(self._waiting, entry, key=_order)
+        insort(self._waiting, entry, key=self._place)
         self._least = min(self._least, unit.milli)
         if overtakes:
             self._walk(now, 0, entry)
@@ -261,8 +261,8 @@ class _Run:
                 same = reserved is not None and reserved.entry is entry
                 self._reservation = reserved if same else self._reserve(entry, now)
         left += victims
-        if victims or self._queues is not None:
-            left.sort(key=_order)
+        if victims:
+            left.sort(key=self._place)
         self._waiting = left
         self._least = min((entry.unit.milli for entry in left), default=0)
         if victims:
@@ -278,21 +278,22 @@ class _Run:
 
         Hypothetical units inside a guarantee do not need a higher rank than others: they evict others.
         """
-        waiting: list[_Entry | _Turn] = [*self._waiting]
-        if probing:
-            for queue in self._probes.queues():
-                insort(waiting, _Turn(queue), key=_order)
-        if self._queues is None:
-            return waiting
-        if now >= self._rank_due:
+        turns = [_Turn(queue) for queue in self._probes.queues()] if probing else []
+        if self._queues is not None and now >= self._rank_due:
             by_queue: dict[str, list[tuple[str, int]]] = {}
-            for entry in waiting:
+            for entry in sorted([*self._waiting, *turns], key=_order):
                 if entry.queue or isinstance(entry, _Entry):  # a turn of no queue is behind all others
                     by_queue.setdefault(entry.queue, []).append((entry.key, entry.asked))
             self._ranks = self._queues.ranks(self._used, by_queue)
-            self._rank_due = now + _RANK_S * (1 + len(self._waiting) / 20)
-        ranks = self._ranks
-        return sorted(waiting, key=lambda entry: (ranks.get(entry.key, _BEHIND), entry.order))
+            self._rank_due = now + _RANK_S * (1 + len(self._waiting) / 5)
+            self._waiting.sort(key=self._place)
+        if not turns:
+            return self._waiting
+        return sorted([*self._waiting, *turns], key=self._place)
+
+    def _place(self, entry: _Entry | _Turn) -> tuple[Rank, Order]:
+        """Return the sort key of the queue: the rank between GpuQueues, if it is known, then priority and age."""
+        return self._ranks.get(entry.key, _BEHIND), entry.order
 
     def _limited(self, unit: WaitingUnit) -> bool:
         return self._answers is not None and self._answers.limited(unit.queue, unit.milli * unit.members)
