@@ -22,6 +22,7 @@ from gpufleet.sources.slurm.jobs import (
 )
 from gpufleet.sources.slurm.nodes import node_from, nodes_in_text
 from gpufleet.sources.slurm.objects import objects_of
+from gpufleet.sources.slurm.reasons import waiting_reason
 from gpufleet.sources.slurm.wire import read_accounting, read_jobs, read_nodes
 
 
@@ -83,9 +84,32 @@ def test_a_pending_array_of_24_11_requests_the_gpus_of_all_its_tasks() -> None:
     assert (job.gpus, job.allocations, job.started, job.array) == (4, (), 0.0, 71)
     (pod,) = objects_of(job, "u", "g").pods
     assert (pod.gpus, pod.node, pod.holds) == (20, "", False)
-    assert (pod.model_requested, pod.waiting_reason) == ("", "Slurm says Priority")
+    assert pod.model_requested == ""
+    assert pod.waiting_reason == (
+        "jobs of higher priority are ahead of it in partition gpu (Slurm: Priority); "
+        "Slurm expects it to start by 1970-01-02 03:50 UTC"
+    )
     typed = objects_of(only_job(waits | {"tres_per_node": "gres:gpu:a100_80gb:2"}), "u", "g").pods[0]
     assert typed.model_requested == "NVIDIA_A100_SXM4_80GB"
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        ("Resources", "waits for free resources in partition gpu (Slurm: Resources)"),
+        ("JobHeldUser", "its owner holds it: scontrol release 71 (Slurm: JobHeldUser)"),
+        ("QOSMaxGRESPerUser", "a limit of its QOS is reached (Slurm: QOSMaxGRESPerUser)"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:gpu01",
+            "a node that it requires is down, drained or reserved (Slurm: ReqNodeNotAvail, UnavailableNodes:gpu01)",
+        ),
+        ("FedJobLock", "Slurm's reason is FedJobLock"),
+        ("None", ""),
+    ],
+)
+def test_a_pending_job_says_why_it_waits(reason: str, sentence: str) -> None:
+    job = only_job(OF_23_11 | {"job_state": ["PENDING"], "nodes": "", "gres_detail": [], "start_time": NONE})
+    assert waiting_reason(msgspec.structs.replace(job, reason=reason)) == sentence
 
 
 def test_jobs_without_gpus_and_siblings_of_a_federation_are_ignored() -> None:

@@ -107,7 +107,7 @@ def _job(run: Run, hardware: Hardware, at: float) -> Json:
         "tres_req_str": _tres(run),
         "tres_alloc_str": "" if queued else _tres(run),
         "submit_time": _number(run.created),
-        "start_time": _number(None if queued else run.bound),
+        "start_time": _number(run.bound if run.bound < math.inf else None),  # of a queued job: expected
         "end_time": _number(run.ended if ended else None),
         "restart_cnt": 0,
     }

@@ -78,6 +78,8 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     offset: int = 0
     submitted: float = 0.0
     started: float = 0.0
+    expected_start: float = 0.0
+    """When Slurm expects a pending job to start; 0 if it does not say."""
     ended: float = 0.0
     restarts: int = 0
 
@@ -147,6 +149,7 @@ def job_from(record: JobRecord, known_gpus: int = 0) -> SlurmJob | None:
         offset=number(record.het_job_offset) or 0,
         submitted=float(number(record.submit_time) or 0),
         started=float(number(record.start_time) or 0) if placed else 0.0,
+        expected_start=0.0 if placed else float(number(record.start_time) or 0),
         ended=float(number(record.end_time) or 0) if status.ended else 0.0,
         restarts=number(record.restart_cnt) or 0,
     )

@@ -15,6 +15,7 @@ import msgspec
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 from gpufleet.sources.slurm.jobs import NodeAllocation, SlurmJob, tasks_waiting
+from gpufleet.sources.slurm.reasons import waiting_reason
 
 SOURCE = "slurm"
 API_VERSION = "slurm"
@@ -119,18 +120,13 @@ def _pod(
         share=min(1.0, weight / gpus) if gpus else 1.0,
         held=share.indices,
         model_requested=canonical_model(job.type),
-        waiting_reason=_waiting_reason(job),
+        waiting_reason=waiting_reason(job),
         alias=job.alias if placed else "",
         created=job.submitted,
         bound=job.started if placed else 0.0,
         started=job.started if placed and phase is not Status.PENDING else 0.0,
         ended=job.ended,
     )
-
-
-def _waiting_reason(job: SlurmJob) -> str:
-    waits = job.status is Status.PENDING and job.reason not in ("", "None")
-    return f"Slurm says {job.reason}" if waits else ""
 
 
 def _name(job: SlurmJob) -> str:
