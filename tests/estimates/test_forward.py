@@ -99,6 +99,40 @@ def test_a_unit_inside_its_guarantee_reclaims_borrowed_gpus() -> None:
     assert found["mine"] == 0.0
 
 
+def order_with(*quotas: Quota) -> ExpectedOrder:
+    return ExpectedOrder(Quotas(quotas), {}, frozenset())
+
+
+def test_what_queues_of_a_department_lend_each_other_is_not_evicted_for_another_department() -> None:
+    order = order_with(
+        Quota("d"), Quota("a", 2000, parent="d"), Quota("b", 2000, parent="d"),
+        Quota("e"), Quota("f", 2000, parent="e"), Quota("g", 2000, parent="e"),
+        Quota("c", 1000),
+    )  # fmt: skip
+    held = [running(0, 1, queue="b") for _ in range(4)] + [running(0, 1, queue="g") for _ in range(4)]
+    ends = [HOUR * at for at in range(1, 9)]
+    assert starts(held, ends, [unit("own", 1, queue="c")], order=order) == {"own": HOUR}
+    assert starts(held, ends, [unit("same", 1, queue="a")], order=order) == {"same": 0.0}
+
+
+def test_a_queue_without_a_guarantee_is_inside_that_of_its_department() -> None:
+    order = order_with(Quota("d"), Quota("a", 4000, parent="d"), Quota("b", parent="d"))
+    held = [running(0, 1, queue="other") for _ in range(8)]
+    found = starts(
+        held, [HOUR * 9] * 8, [unit("in", 4, queue="b"), unit("beyond", 5, queue="b")], order=order
+    )
+    assert found["in"] == 0.0
+    assert found["beyond"] > 0.0
+
+
+def test_units_that_are_evicted_at_a_moment_evict_nothing_at_that_moment() -> None:
+    # Both guarantees are for H200, of which there are none: by their amounts both queues have borrowed.
+    order = order_with(Quota("a", 1000, {"H200": 1000}), Quota("b", 1000, {"H200": 1000}), Quota("c", 1000))
+    held = [running(0, 1, queue="a") for _ in range(4)] + [running(0, 1, queue="b") for _ in range(4)]
+    ends = [HOUR * at for at in range(1, 9)]
+    assert starts(held, ends, [unit("in", 1, queue="c")], order=order) == {"in": 0.0}
+
+
 def test_arrivals_are_expected_by_hour_of_the_day_and_by_their_recent_level() -> None:
     arrivals = Arrivals()
     arrivals.begin(0.0)

@@ -1,7 +1,7 @@
 """The fleet and its queue at one moment, as the estimate sees them: free GPUs per node, ends, units in order."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,11 +34,8 @@ class QueueOrder(Protocol):
     def refusal(self, queue: str, used: Used, milli: int) -> str:
         """Return which limit or budget keeps a queue from getting so many more GPUs, or an empty string."""
 
-    def entitled(self, queue: str, used: Used, milli: int) -> bool:
-        """Return whether so many more GPUs are inside the guarantee of a queue."""
-
-    def borrows(self, queue: str, used: Used) -> bool:
-        """Return whether a queue has more GPUs than its guarantee."""
+    def reclaimable_queues(self, queue: str, used: Used, milli: int) -> Collection[str]:
+        """Return the queues on borrowed GPUs that a unit of so many GPUs may evict, because it is in a guarantee."""
 
 
 @dataclass(frozen=True, slots=True)

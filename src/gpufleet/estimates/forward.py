@@ -63,6 +63,8 @@ class _Entry:
     unit: WaitingUnit
     runtime: float
     key: str
+    evicted: float = -1.0
+    """When it was evicted: at the same moment it evicts nothing itself."""
 
     @property
     def queue(self) -> str:
@@ -243,7 +245,8 @@ class _Run:
                 self._look(entry.queue, now, refused)
                 continue
             unit = entry.unit
-            fits, evicts = entry is new or unit.milli <= room, self._victims.any_for(unit)
+            fits = entry is new or unit.milli <= room
+            evicts = entry.evicted < now and self._victims.any_for(unit)
             if (fits or evicts) and not self._limited(unit):
                 if fits and self._try_once(entry, now, refused):
                     if reserved is not None and reserved.entry is entry:
@@ -279,17 +282,16 @@ class _Run:
         Hypothetical units inside a guarantee do not need a higher rank than others: they evict others.
         """
         turns = [_Turn(queue) for queue in self._probes.queues()] if probing else []
+        both: list[_Entry | _Turn] = [*self._waiting, *turns]
         if self._queues is not None and now >= self._rank_due:
             by_queue: dict[str, list[tuple[str, int]]] = {}
-            for entry in sorted([*self._waiting, *turns], key=_order):
+            for entry in sorted(both, key=_order):
                 if entry.queue or isinstance(entry, _Entry):  # a turn of no queue is behind all others
                     by_queue.setdefault(entry.queue, []).append((entry.key, entry.asked))
             self._ranks = self._queues.ranks(self._used, by_queue)
             self._rank_due = now + _RANK_S * (1 + len(self._waiting) / 5)
             self._waiting.sort(key=self._place)
-        if not turns:
-            return self._waiting
-        return sorted([*self._waiting, *turns], key=self._place)
+        return sorted(both, key=self._place) if turns else self._waiting
 
     def _place(self, entry: _Entry | _Turn) -> tuple[Rank, Order]:
         """Return the sort key of the queue: the rank between GpuQueues, if it is known, then priority and age."""
@@ -356,11 +358,13 @@ class _Run:
             refused.add(key)
             return None
         self._start(entry, room.places, now)
-        return [self._waiting_again(number, holder) for number, holder in room.evicted]
+        return [_waiting_again(number, holder, now) for number, holder in room.evicted]
 
-    def _waiting_again(self, number: int, holder: Holder) -> _Entry:
-        """Return an evicted unit as one that waits in its old place and runs from its beginning."""
-        return _Entry((-holder.unit.priority, -2.0, number), holder.unit, holder.runtime, f"evicted {number}")
+
+def _waiting_again(number: int, holder: Holder, now: float) -> _Entry:
+    """Return an evicted unit as one that waits in its old place and runs from its beginning."""
+    order = (-holder.unit.priority, -2.0, number)
+    return _Entry(order, holder.unit, holder.runtime, f"evicted {number}", now)
 
 
 def _order(entry: _Entry | _Turn) -> Order:

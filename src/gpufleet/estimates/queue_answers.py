@@ -4,7 +4,7 @@ A walk over the queue asks the same for many units of equal size.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gpufleet.estimates.fleet_state import QueueOrder
 from gpufleet.estimates.free_gpus import Places
@@ -16,14 +16,12 @@ class QueueAnswers:
     def __init__(self, order: QueueOrder, used: dict[str, Counter[str]], models: Sequence[str]) -> None:
         self._order, self._used, self._models = order, used, models
         self._limited: dict[tuple[str, int], bool] = {}
-        self._entitled: dict[tuple[str, int], bool] = {}
-        self._lending: bool | None = None
+        self._reclaimable: dict[tuple[str, int], Collection[str]] = {}
 
     def count(self, queue: str, places: Places, sign: int) -> None:
         """Count GPUs that a queue gets (1) or returns (-1)."""
         self._limited.clear()
-        self._entitled.clear()
-        self._lending = None
+        self._reclaimable.clear()
         used = self._used.setdefault(queue, Counter())
         for node, milli in places:
             used[self._models[node]] += sign * milli
@@ -35,19 +33,9 @@ class QueueAnswers:
             self._limited[key] = self._order.limited(queue, self._used, milli)
         return self._limited[key]
 
-    def entitled(self, queue: str, milli: int) -> bool:
-        """Return whether so many more GPUs are inside the guarantee of a queue."""
+    def reclaimable(self, queue: str, milli: int) -> Collection[str]:
+        """Return the queues on borrowed GPUs that a unit of so many GPUs may evict, because it is in a guarantee."""
         key = queue, milli
-        if key not in self._entitled:
-            self._entitled[key] = self._order.entitled(queue, self._used, milli)
-        return self._entitled[key]
-
-    def borrows(self, queue: str) -> bool:
-        """Return whether a queue has more GPUs than its guarantee."""
-        return self._order.borrows(queue, self._used)
-
-    def lending(self) -> bool:
-        """Return whether any queue has more GPUs than its guarantee."""
-        if self._lending is None:
-            self._lending = any(self.borrows(queue) for queue in self._used)
-        return self._lending
+        if key not in self._reclaimable:
+            self._reclaimable[key] = self._order.reclaimable_queues(queue, self._used, milli)
+        return self._reclaimable[key]

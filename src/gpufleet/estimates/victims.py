@@ -1,6 +1,6 @@
 """Find what a unit may evict in a forward simulation: lower priorities, and borrowed GPUs inside its guarantee."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
@@ -36,7 +36,7 @@ class Victims:
         """Return whether there may be something for a unit to evict."""
         if not self._state.preempt:
             return False
-        return unit.priority > self._holders.lowest or (self._queues is not None and self._entitled(unit))
+        return unit.priority > self._holders.lowest or bool(self._reclaimable(unit))
 
     def make_room(self, unit: WaitingUnit, hidden: Mapping[int, int]) -> Room | None:
         """Take GPUs for all members and evict what is in their way; nothing and None if that does not help."""
@@ -73,13 +73,13 @@ class Victims:
     def _find(self, unit: WaitingUnit) -> tuple[int, list[Victim]] | None:
         """Return a node and the units to evict there so that one member fits: as little as possible."""
         best: tuple[int, int, list[Victim]] | None = None
-        entitled = self._entitled(unit)
-        for node in self._nodes(unit, entitled):
+        reclaimable = self._reclaimable(unit)
+        for node in self._nodes(unit, reclaimable):
             free, cost, chosen = self._free.free[node], 0, list[Victim]()
             for number, holder in sorted(self._holders.on(node), key=_harm):
                 if free >= unit.milli:
                     break
-                if self._may_evict(unit, holder, entitled):
+                if self._may_evict(unit, holder, reclaimable):
                     chosen.append((number, holder))
                     cost += sum(milli for _, milli in holder.places)
                     free += sum(milli for place, milli in holder.places if place == node)
@@ -87,9 +87,9 @@ class Victims:
                 best = cost, node, chosen
         return (best[1], best[2]) if best is not None else None
 
-    def _nodes(self, unit: WaitingUnit, entitled: bool) -> list[int]:
+    def _nodes(self, unit: WaitingUnit, reclaimable: Collection[str]) -> list[int]:
         nodes: dict[int, None] = {}
-        for holder in self._youngest(unit, entitled):
+        for holder in self._youngest(unit, reclaimable):
             nodes.update(
                 (node, None)
                 for node, _ in holder.places
@@ -99,28 +99,28 @@ class Victims:
                 break
         return list(nodes)
 
-    def _youngest(self, unit: WaitingUnit, entitled: bool) -> Iterator[Holder]:
+    def _youngest(self, unit: WaitingUnit, reclaimable: Collection[str]) -> Iterator[Holder]:
         seen = 0
         for priority in self._holders.priorities:
-            if priority >= unit.priority and not entitled:
+            if priority >= unit.priority and not reclaimable:
                 return
             for holder in self._holders.youngest(priority):
                 seen += 1
                 if seen > _MOST_SEEN:
                     return
-                if self._may_evict(unit, holder, entitled):
+                if self._may_evict(unit, holder, reclaimable):
                     yield holder
 
-    def _entitled(self, unit: WaitingUnit) -> bool:
-        asked = unit.milli * unit.members
-        return (
-            self._queues is not None and self._queues.lending() and self._queues.entitled(unit.queue, asked)
-        )
+    def _reclaimable(self, unit: WaitingUnit) -> Collection[str]:
+        """Return the queues whose units it may evict because it is inside a guarantee."""
+        if self._queues is None:
+            return ()
+        return self._queues.reclaimable(unit.queue, unit.milli * unit.members)
 
-    def _may_evict(self, unit: WaitingUnit, holder: Holder, entitled: bool) -> bool:
+    def _may_evict(self, unit: WaitingUnit, holder: Holder, reclaimable: Collection[str]) -> bool:
         if self._queues is None or holder.unit.queue == unit.queue:
             return holder.unit.priority < unit.priority
-        return entitled and self._queues.borrows(holder.unit.queue)
+        return holder.unit.queue in reclaimable
 
 
 def _harm(victim: Victim) -> tuple[int, float]:

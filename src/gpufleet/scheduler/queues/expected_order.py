@@ -2,7 +2,7 @@
 
 It is computed with the scheduler's own rules from the specs and statuses of GpuQueues. A status has the queue's part
 of the recent use, not its amount, so all queues together are taken to have used what they have now for as long as use
-counts. Guarantees count by queue: a queue that has more than its guarantee has borrowed GPUs.
+counts. Estimates look at guarantees by queue, not by unit: a queue that has more than its guarantee has borrowed GPUs.
 """
 
 import math
@@ -15,7 +15,7 @@ from gpufleet.model.gpu_models import canonical_model
 from gpufleet.scheduler.queues.assignment import Assignment, quota_of
 from gpufleet.scheduler.shares.decay import decay
 from gpufleet.scheduler.shares.order import WaitingUnit, ranks
-from gpufleet.scheduler.shares.quota import GPU, Quota, Quotas, RunningUnit
+from gpufleet.scheduler.shares.quota import GPU, Entitlement, Level, Quota, Quotas, RunningUnit
 
 HALF_LIFE_S = 7 * 86400.0
 """The default of `scheduler.share_half_life`; a status does not tell it."""
@@ -74,10 +74,7 @@ class ExpectedOrder:
 
     def entitled(self, queue: str, used: Used, milli: int) -> bool:
         """Return whether so many more GPUs are inside the guarantee of a queue."""
-        department = self._quotas.department(queue)
-        if not (self._quotas.get(queue).guaranteed or self._quotas.get(department).guaranteed):
-            return False
-        return self._quotas.entitlement(queue, _canonical(used), milli) is not None
+        return self._entitlement(queue, used, milli) is not None
 
     def reclaimable(
         self, queue: str, used: Used, milli: int, running: Iterable[tuple[str, str, Mapping[str, int], float]]
@@ -86,7 +83,7 @@ class ExpectedOrder:
 
         Running units are given as key, queue, thousandths by model, and start.
         """
-        entitlement = self._quotas.entitlement(queue, _canonical(used), milli)
+        entitlement = self._entitlement(queue, used, milli)
         if entitlement is None:
             return frozenset()
         units = [
@@ -100,9 +97,32 @@ class ExpectedOrder:
             and (entitlement.models is None or entitlement.models.issuperset(unit.gpus))
         )
 
-    def borrows(self, queue: str, used: Used) -> bool:
-        """Return whether a queue has more GPUs than its guarantee."""
-        return sum(used.get(queue, {}).values()) > self._quotas.get(queue).guaranteed
+    def reclaimable_queues(self, queue: str, used: Used, milli: int) -> frozenset[str]:
+        """Return the queues that have borrowed GPUs which a unit of the queue may reclaim, by their amounts alone."""
+        over = [
+            other
+            for other, models in used.items()
+            if other != queue and sum(models.values()) > self._quotas.own(other).size
+        ]
+        entitlement = self._entitlement(queue, used, milli) if over else None
+        if entitlement is None:
+            return frozenset()
+        return frozenset(
+            other
+            for other in over
+            if self._quotas.may_evict(queue, entitlement.level, other, self._level(other, used))
+        )
+
+    def _entitlement(self, queue: str, used: Used, milli: int) -> Entitlement | None:
+        if not self._quotas.shared(self._quotas.department(queue)).size:
+            return None
+        return self._quotas.entitlement(queue, _canonical(used), milli)
+
+    def _level(self, queue: str, used: Used) -> Level:
+        """Return whose GPUs a queue has beyond its own guarantee."""
+        department = self._quotas.department(queue)
+        inside = self._quotas.total(department, used) <= self._quotas.shared(department).size
+        return Level.DEPARTMENT if inside else Level.BORROWED
 
 
 def expected_order(queues: Iterable[GpuQueue]) -> tuple[ExpectedOrder | None, dict[str, str]]:

@@ -184,6 +184,11 @@ class Room:
         self.rest = max(guaranteed - sum(models.values()), 0)
 
     @property
+    def size(self) -> int:
+        """Return how many GPUs are left of all models."""
+        return self.rest + sum(self.parts.values())
+
+    @property
     def largest(self) -> int:
         """Return how many GPUs of one model are left at most."""
         return self.rest + max(self.parts.values(), default=0)
