@@ -10,10 +10,18 @@ from pathlib import Path
 
 from gpufleet.kubernetes import KubeClient
 from gpufleet.kubernetes.certificates.store import serving_context
-from gpufleet.runtime.listening import address_of, bind
-from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings, StoreSettings, WebhookSettings
+from gpufleet.runtime.listening import address_of, bind, is_loopback
+from gpufleet.runtime.settings import (
+    KubernetesSettings,
+    SchedulerSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+    WebhookSettings,
+)
 from gpufleet.scheduler.process import Replica, scheduler_client
 from gpufleet.server.wiring.components import Components
+from gpufleet.server.wiring.login import has_login
 from gpufleet.webhook.certificate_store import WebhookCertificates
 from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.configuration import configurations
@@ -58,15 +66,24 @@ spec:
 async def start_control_plane(components: Components, storage: DirectStorage) -> None:
     """Start the scheduler and the webhook in the background, and write the example."""
     kubernetes = components.settings[KubernetesSettings]
-    components.background.start("scheduler", lambda: _run_scheduler(kubernetes))
+    components.background.start("scheduler", lambda: _run_scheduler(components, kubernetes))
     await _start_webhook(components, kubernetes, storage)
     await asyncio.to_thread(_write_example, components.settings[StoreSettings].data / EXAMPLE_FILE)
 
 
-async def _run_scheduler(kubernetes: KubernetesSettings) -> None:
-    settings = SchedulerSettings(standalone=True)
+async def _run_scheduler(components: Components, kubernetes: KubernetesSettings) -> None:
+    while not components.lifecycle.started:  # it reads the use of GpuQueues from the server
+        await asyncio.sleep(0.1)
+    settings = SchedulerSettings(standalone=True, server_url=_server_url(components.settings))
     async with scheduler_client(settings, kubernetes) as client:
         await Replica(client, settings, kubernetes.lease_namespace, "demo").run()
+
+
+def _server_url(settings: Settings) -> str:
+    """Return where the scheduler reads the use of queues; empty if it may not, then it counts what it sees."""
+    server = settings[ServerSettings]
+    open_to_all = is_loopback(server.host) and not has_login(settings)
+    return f"http://{server.host}:{server.port}" if server.port and open_to_all else ""
 
 
 async def _start_webhook(

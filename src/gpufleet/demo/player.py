@@ -20,6 +20,7 @@ from gpufleet.demo.objects.claims import claim, parsed
 from gpufleet.demo.objects.identities import Json, Phase, phase_at, pods_of, uses_claims
 from gpufleet.demo.objects.nodes import custom_resource_definitions, gpu_node_status, node, team_namespaces
 from gpufleet.demo.objects.owners import Replicas, cron_job, replicas_of
+from gpufleet.demo.objects.queues import gpu_queues
 from gpufleet.demo.objects.repairs import open_repairs, past_repairs
 from gpufleet.demo.objects.workloads import owner_objects, workload_objects
 from gpufleet.demo.occupancy import HOLDING, Occupancy
@@ -68,8 +69,9 @@ class Player:
         self._occupancy = Occupancy(simulation.hardware, lease_namespace, self.user_pods)
 
     async def start(self, at: float, progress: Progress = lambda what, done, of: None) -> None:
-        """Create the definitions and namespaces, and the objects at the first moment."""
-        self._storage.put([*custom_resource_definitions(), *team_namespaces()])
+        """Create the definitions, namespaces and GpuQueues, and the objects at the first moment."""
+        gpus = sum(len(machine.uuids) for machine in self._machines)
+        self._storage.put([*custom_resource_definitions(), *team_namespaces(), *gpu_queues(gpus)])
         await self.update(at, progress)
 
     async def update(self, at: float, progress: Progress = lambda what, done, of: None) -> int:
