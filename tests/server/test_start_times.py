@@ -25,6 +25,7 @@ def always_refreshed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimate again with every question."""
     monkeypatch.setattr(start_times, "REFRESH_S", -1.0)
     monkeypatch.setattr(start_times, "TOO_OLD_S", -1.0)
+    monkeypatch.setattr(start_times, "REST", 0)
 
 
 def serving(simulation: Simulation, store: Store, *queues: GpuQueue) -> StartTimes:

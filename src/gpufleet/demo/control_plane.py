@@ -72,7 +72,7 @@ async def start_control_plane(components: Components, storage: DirectStorage) ->
 
 
 async def _run_scheduler(components: Components, kubernetes: KubernetesSettings) -> None:
-    while not components.lifecycle.started:  # it reads the use of GpuQueues from the server
+    while components.lifecycle.unready:  # noqa: ASYNC110 (it reads the use of GpuQueues from the server)
         await asyncio.sleep(0.1)
     settings = SchedulerSettings(standalone=True, server_url=_server_url(components.settings))
     async with scheduler_client(settings, kubernetes) as client:

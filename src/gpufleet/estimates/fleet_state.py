@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from gpufleet.estimates.run_times import Job
@@ -11,6 +12,9 @@ Rank = tuple[float, ...]
 """The class (0 inside a guarantee, then others) and the weighted use; the lowest is next."""
 Used = Mapping[str, Mapping[str, int]]
 """Thousandths of GPUs that each queue has, by model."""
+
+Reclaim = tuple[int, Collection[str]]
+"""Thousandths of GPUs, and queues on borrowed GPUs that a unit of at most that size may evict."""
 
 
 class QueueOrder(Protocol):
@@ -34,8 +38,8 @@ class QueueOrder(Protocol):
     def refusal(self, queue: str, used: Used, milli: int) -> str:
         """Return which limit or budget keeps a queue from getting so many more GPUs, or an empty string."""
 
-    def reclaimable_queues(self, queue: str, used: Used, milli: int) -> Collection[str]:
-        """Return the queues on borrowed GPUs that a unit of so many GPUs may evict, because it is in a guarantee."""
+    def reclaims(self, queue: str, used: Used) -> Sequence[Reclaim]:
+        """Return up to which size units of the queue are inside a guarantee, and whose units they may evict then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,22 @@ class FleetState:
     backfill: bool = True
     reservations: bool = True
     preempt: bool = True
+
+    @cached_property
+    def _sizes(self) -> Counter[tuple[int, str]]:
+        """The number of nodes by capacity and model."""
+        return Counter(zip(self.capacity, self.models, strict=True))
+
+    def could_hold(self, unit: WaitingUnit) -> bool:
+        """Return whether a unit would fit if nothing else ran."""
+        if not unit.milli:  # a MIG instance
+            return True
+        room = sum(
+            number * (size // unit.milli)
+            for (size, model), number in self._sizes.items()
+            if not unit.models or model in unit.models
+        )
+        return room >= unit.members
 
     def used(self) -> dict[str, Counter[str]]:
         """Return what each queue has, in thousandths of GPUs by model."""

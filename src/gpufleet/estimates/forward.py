@@ -130,7 +130,7 @@ class _Run:
         self._waiting: list[_Entry] = [
             _Entry((-unit.priority, -1.0, at), unit, sampled.waiting[at], unit.key)
             for at, unit in enumerate(state.waiting)
-            if not unit.waits_for
+            if not unit.waits_for and state.could_hold(unit)
         ]
         self._waiting.sort(key=_order)
         self._number = len(state.waiting)
@@ -219,11 +219,13 @@ class _Run:
         self._number += 1
         entry = _Entry((-unit.priority, now, self._number), unit, self._arriving[at], f"later {self._number}")
         reserved = self._reservation
-        overtakes = (
-            self._queues is None and reserved is not None and entry.order < reserved.entry.order
-        ) or self._victims.any_for(entry.unit)
-        if not overtakes and (self._state.backfill or not self._waiting) and self._try(entry, now):
-            return
+        overtakes = self._queues is None and reserved is not None and entry.order < reserved.entry.order
+        if not overtakes and (self._state.backfill or not self._waiting):
+            if self._try(entry, now):
+                return
+            if not self._limited(unit) and (victims := self._evict(entry, now, set())) is not None:
+                self._wait_again(victims, now)
+                return
         insort(self._waiting, entry, key=self._place)
         self._least = min(self._least, unit.milli)
         if overtakes:
@@ -263,13 +265,15 @@ class _Run:
             if self._reservation is None and self._state.reservations and not self._limited(unit):
                 same = reserved is not None and reserved.entry is entry
                 self._reservation = reserved if same else self._reserve(entry, now)
-        left += victims
-        if victims:
-            left.sort(key=self._place)
         self._waiting = left
         self._least = min((entry.unit.milli for entry in left), default=0)
         if victims:
-            self._walk(now, _FOREVER)
+            self._wait_again(victims, now)
+
+    def _wait_again(self, victims: Sequence[_Entry], now: float) -> None:
+        """Add evicted units to the queue, and start what fits on the GPUs that they left."""
+        self._waiting = sorted([*self._waiting, *victims], key=self._place)
+        self._walk(now, _FOREVER)
 
     def _look(self, queue: str, now: float, refused: set[object]) -> None:
         """Look at the hypothetical units at the end of a queue."""

@@ -6,7 +6,7 @@ A walk over the queue asks the same for many units of equal size.
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from gpufleet.estimates.fleet_state import QueueOrder
+from gpufleet.estimates.fleet_state import QueueOrder, Reclaim
 from gpufleet.estimates.free_gpus import Places
 
 
@@ -16,12 +16,12 @@ class QueueAnswers:
     def __init__(self, order: QueueOrder, used: dict[str, Counter[str]], models: Sequence[str]) -> None:
         self._order, self._used, self._models = order, used, models
         self._limited: dict[tuple[str, int], bool] = {}
-        self._reclaimable: dict[tuple[str, int], Collection[str]] = {}
+        self._reclaims: dict[str, Sequence[Reclaim]] = {}
 
     def count(self, queue: str, places: Places, sign: int) -> None:
         """Count GPUs that a queue gets (1) or returns (-1)."""
         self._limited.clear()
-        self._reclaimable.clear()
+        self._reclaims.clear()
         used = self._used.setdefault(queue, Counter())
         for node, milli in places:
             used[self._models[node]] += sign * milli
@@ -35,7 +35,10 @@ class QueueAnswers:
 
     def reclaimable(self, queue: str, milli: int) -> Collection[str]:
         """Return the queues on borrowed GPUs that a unit of so many GPUs may evict, because it is in a guarantee."""
-        key = queue, milli
-        if key not in self._reclaimable:
-            self._reclaimable[key] = self._order.reclaimable_queues(queue, self._used, milli)
-        return self._reclaimable[key]
+        reclaims = self._reclaims.get(queue)
+        if reclaims is None:
+            reclaims = self._reclaims[queue] = self._order.reclaims(queue, self._used)
+        for size, victims in reclaims:
+            if milli <= size:
+                return victims
+        return ()

@@ -22,7 +22,6 @@ SAMPLES = 12
 _GANGS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of whole nodes for which hypothetical units are simulated."""
 _HYPOTHETICAL = "hypothetical"
-_IMPOSSIBLE = "no node has so many GPUs of these models"
 HORIZON_S = 14 * 86400.0
 """How far the queue is simulated; a unit that does not start by then has no estimate."""
 
@@ -55,6 +54,8 @@ class _Result:
 
     def estimate(self, position: int, unit: WaitingUnit, raw: Raw | None, now: float) -> Estimate:
         """Return the estimate with its interval, from `now` on."""
+        if not self.state.could_hold(unit):
+            return Estimate(position, unit.waits_for or _impossible(unit))
         reason = unit.waits_for or self._refusal(unit) or _waits_for(position, unit)
         if raw is None or unit.waits_for:
             return Estimate(position, reason)
@@ -136,8 +137,8 @@ class StartEstimates:
         if result is None:
             return Estimate(1, "not known yet")
         position = result.position(unit)
-        if not _is_possible(result.state, unit):
-            return Estimate(position, _IMPOSSIBLE)
+        if not result.state.could_hold(unit):
+            return Estimate(position, _impossible(unit))
         models = frozenset(result.state.models)
         fitting = [
             (probe, raw)
@@ -179,18 +180,17 @@ def _waits_for(position: int, unit: WaitingUnit) -> str:
     return f"{what}; {position - 1} ahead of it in the queue" if position > 1 else what
 
 
+def _impossible(unit: WaitingUnit) -> str:
+    if unit.members == 1:
+        return "no node has so many GPUs of these models"
+    return f"the nodes with these models have no room for all of its {unit.members} pods"
+
+
 def _closest(pair: tuple[WaitingUnit, Raw | None]) -> tuple[float, ...]:
     """Return a sort key of the probes at least as large as a unit: the smallest, then the one that starts first."""
     probe, raw = pair
     first = raw.median if raw is not None else float("inf")
     return probe.members * probe.milli, probe.milli, -probe.priority, first
-
-
-def _is_possible(state: FleetState, unit: WaitingUnit) -> bool:
-    """Return whether a unit would fit if nothing else ran."""
-    nodes = zip(state.capacity, state.models, strict=True)
-    room = sum(size // unit.milli for size, model in nodes if not unit.models or model in unit.models)
-    return room >= unit.members
 
 
 def _probes(state: FleetState) -> list[WaitingUnit]:
@@ -208,10 +208,11 @@ def _probes(state: FleetState) -> list[WaitingUnit]:
         sizes = [size * WHOLE for size in (*range(1, 9), 16) if size * WHOLE < largest] + [largest]
         shapes = [(size, 1) for size in sizes] + [(largest, members) for members in _GANGS]
         for milli, members in shapes:
-            if 0 < milli * members <= sum(nodes):
+            if milli and sum(size // milli for size in nodes) >= members:
                 key, job = f"probe {sorted(models)} {milli} {members}", Job(gpus=milli * members / WHOLE)
                 found += [
                     WaitingUnit(f"{key} {queue}", job, milli, members, models, queue=queue)
                     for queue in queues
+                    if not (queue and state.order and state.order.limited(queue, {}, milli * members))
                 ]
     return found

@@ -1,8 +1,8 @@
 """Estimate when waiting units of one cluster start, for the API.
 
 Run times and arrivals come from the recorded allocations of the last weeks. The queue is simulated forward when somebody
-asks and the last result is older than `REFRESH_S`: in a thread, and the request gets the last result meanwhile unless that
-is older than `TOO_OLD_S`. The errors of earlier estimates are kept in the store, so that a restart does not lose them.
+asks and the last result is older than `REFRESH_S`, or more if that took long: in a thread, and the request gets the last
+result meanwhile unless that is older than `TOO_OLD_S`. The errors of earlier estimates are kept in the store, so that a restart does not lose them.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ _log = get_logger("server")
 
 REFRESH_S = 30.0
 TOO_OLD_S = 120.0
+REST = 20
+"""How many times as long as the last refresh took the next one waits at least, so that it takes little of a core."""
 HISTORY_S = 21 * 86400.0
 HISTORY_EVERY_S = 600.0
 """Seconds between readings of runs that have ended."""
@@ -74,6 +76,8 @@ class StartTimes:
         self._estimates = StartEstimates()
         self._state: StartState | None = None
         self._refreshed = self._read_until = float("-inf")
+        self._took = 0.0
+        """Seconds that the last simulation took."""
         self._refreshing: asyncio.Task[None] | None = None
         self._simulating = asyncio.Lock()
         """Held while a thread samples run times or learns them."""
@@ -117,12 +121,13 @@ class StartTimes:
     async def _current(self) -> StartState:
         """Return the last state; renew it in the background if it is old, and wait for that if it is very old."""
         age = time.monotonic() - self._refreshed
-        if self._state is not None and age <= REFRESH_S:
+        rest = REST * self._took
+        if self._state is not None and age <= max(REFRESH_S, rest):
             return self._state
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh(), name="start times")
             self._refreshing.add_done_callback(_retrieve)
-        if self._state is None or age > TOO_OLD_S:
+        if self._state is None or age > max(TOO_OLD_S, 2 * rest):
             await asyncio.shield(self._refreshing)
         assert self._state is not None
         return self._state
@@ -138,7 +143,9 @@ class StartTimes:
             key = state.least_uid_of[unit.key]
             self._estimates.arrivals.observe(replace(unit, key=key), state.created_of[unit.key])
         async with self._simulating:
+            began = time.monotonic()
             await asyncio.to_thread(self._estimates.refresh, state.fleet, time.time())
+            self._took = time.monotonic() - began
         self._state, self._refreshed = state, time.monotonic()
         await self._save()
 

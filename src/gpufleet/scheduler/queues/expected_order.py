@@ -9,13 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpufleet.estimates.fleet_state import Rank, Used
+from gpufleet.estimates.fleet_state import Rank, Reclaim, Used
 from gpufleet.kubernetes.crds.gpu_queue import DEFAULT_QUEUE, GpuQueue
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.scheduler.queues.assignment import Assignment, quota_of
 from gpufleet.scheduler.shares.decay import decay
 from gpufleet.scheduler.shares.order import WaitingUnit, ranks
-from gpufleet.scheduler.shares.quota import GPU, Entitlement, Level, Quota, Quotas, RunningUnit
+from gpufleet.scheduler.shares.quota import GPU, Level, Quota, Quotas, RunningUnit
 
 HALF_LIFE_S = 7 * 86400.0
 """The default of `scheduler.share_half_life`; a status does not tell it."""
@@ -27,15 +27,22 @@ _LIFETIME_S = HALF_LIFE_S / math.log(2)
 class ExpectedOrder:
     """Ranks, limits and guarantees while a queue is simulated forward."""
 
-    def __init__(self, quotas: Quotas, use: Mapping[str, float], stopped: frozenset[str]) -> None:
+    def __init__(
+        self,
+        quotas: Quotas,
+        use: Mapping[str, float],
+        stopped: frozenset[str],
+        guaranteed: Counter[str] | None = None,
+    ) -> None:
         """`use` is the decayed use in GPU-seconds; `stopped` queues have used up a hard budget."""
         self._quotas = quotas
         self._use = dict(use)
         self._stopped = stopped
+        self._guaranteed = guaranteed if guaranteed is not None else _guarantees(quotas)
 
     def copy(self) -> "ExpectedOrder":
         """Return an independent copy for one run."""
-        return ExpectedOrder(self._quotas, self._use, self._stopped)
+        return ExpectedOrder(self._quotas, self._use, self._stopped, self._guaranteed)
 
     def queues(self) -> list[str]:
         """Return the names of all queues that units may be in, with the default one."""
@@ -74,7 +81,9 @@ class ExpectedOrder:
 
     def entitled(self, queue: str, used: Used, milli: int) -> bool:
         """Return whether so many more GPUs are inside the guarantee of a queue."""
-        return self._entitlement(queue, used, milli) is not None
+        if not self._guaranteed[self._quotas.department(queue)]:
+            return False
+        return self._quotas.entitlement(queue, _canonical(used), milli) is not None
 
     def reclaimable(
         self, queue: str, used: Used, milli: int, running: Iterable[tuple[str, str, Mapping[str, int], float]]
@@ -83,7 +92,7 @@ class ExpectedOrder:
 
         Running units are given as key, queue, thousandths by model, and start.
         """
-        entitlement = self._entitlement(queue, used, milli)
+        entitlement = self._quotas.entitlement(queue, _canonical(used), milli)
         if entitlement is None:
             return frozenset()
         units = [
@@ -97,31 +106,42 @@ class ExpectedOrder:
             and (entitlement.models is None or entitlement.models.issuperset(unit.gpus))
         )
 
-    def reclaimable_queues(self, queue: str, used: Used, milli: int) -> frozenset[str]:
-        """Return the queues that have borrowed GPUs which a unit of the queue may reclaim, by their amounts alone."""
-        over = [
-            other
-            for other, models in used.items()
-            if other != queue and sum(models.values()) > self._quotas.own(other).size
-        ]
-        entitlement = self._entitlement(queue, used, milli) if over else None
-        if entitlement is None:
-            return frozenset()
-        return frozenset(
-            other
-            for other in over
-            if self._quotas.may_evict(queue, entitlement.level, other, self._level(other, used))
-        )
+    def reclaims(self, queue: str, used: Used) -> list[Reclaim]:
+        """Return up to which size units of the queue are inside a guarantee, and whose units they may evict then.
 
-    def _entitlement(self, queue: str, used: Used, milli: int) -> Entitlement | None:
-        if not self._quotas.shared(self._quotas.department(queue)).size:
-            return None
-        return self._quotas.entitlement(queue, _canonical(used), milli)
+        It looks at the amounts of queues, not at units: first at the queue's guarantee, then at its department's.
+        """
+        chain = self._quotas.chain(queue)
+        if self._quotas.get(queue).last or not self._guaranteed[chain[-1]]:
+            return []
+        over = [name for name, models in used.items() if sum(models.values()) > self._guaranteed[name]]
+        if not over:
+            return []
+        found: list[Reclaim] = []
+        for level, name in zip((Level.OWN, Level.DEPARTMENT), chain, strict=False):
+            left = self._left(name, level, used)
+            victims = frozenset(
+                other
+                for other in over
+                if self._quotas.may_evict(queue, level, other, self._level(other, used))
+            )
+            if left and victims:
+                found.append((left, victims))
+        return found
+
+    def _left(self, name: str, level: Level, used: Used) -> int:
+        """Return how many GPUs of one model are left of a guarantee at most."""
+        room = self._quotas.own(name) if level is Level.OWN else self._quotas.shared(name)
+        if not room.parts:
+            return max(room.rest - self._quotas.total(name, used), 0)
+        for member in self._quotas.members(name):
+            room.charge(_canonical_models(used.get(member, {})))
+        return room.largest
 
     def _level(self, queue: str, used: Used) -> Level:
         """Return whose GPUs a queue has beyond its own guarantee."""
         department = self._quotas.department(queue)
-        inside = self._quotas.total(department, used) <= self._quotas.shared(department).size
+        inside = department != queue and self._quotas.total(department, used) <= self._guaranteed[department]
         return Level.DEPARTMENT if inside else Level.BORROWED
 
 
@@ -167,6 +187,11 @@ def order_of_quotas(
 def queue_of(namespace: str, namespaces: Mapping[str, str]) -> str:
     """Return the queue of a namespace."""
     return namespaces.get(namespace, DEFAULT_QUEUE)
+
+
+def _guarantees(quotas: Quotas) -> Counter[str]:
+    """Return the guarantees of queues and departments in thousandths of GPUs."""
+    return Counter({name: quotas.shared(name).size for name in quotas.by_name})
 
 
 def _used_up(queue: GpuQueue) -> bool:

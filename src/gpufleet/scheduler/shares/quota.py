@@ -88,6 +88,10 @@ class Quotas:
         department = self.department(queue)
         return (queue,) if department == queue else (queue, department)
 
+    def members(self, name: str) -> tuple[str, ...]:
+        """Return a queue and, if it is a department, its queues."""
+        return (name, *(child.name for child in self._children.get(name, ())))
+
     def own(self, queue: str) -> "Room":
         """Return the guarantee of a queue; that of a department belongs to its queues."""
         quota = self.get(queue)
@@ -142,7 +146,7 @@ class Quotas:
         if department not in self._children:
             return None
         room = self.shared(department)
-        for name in (department, *(child.name for child in self._children[department])):
+        for name in self.members(department):
             room.charge(used.get(name, NOTHING))
         found = room.offer(asked)
         return Entitlement(Level.DEPARTMENT, found.models) if found else None
@@ -165,8 +169,7 @@ class Quotas:
 
     def total(self, name: str, used: Mapping[str, Amounts]) -> int:
         """Return what a queue or department uses, of all models."""
-        names = (name, *(child.name for child in self._children.get(name, ())))
-        return sum(sum(used.get(each, NOTHING).values()) for each in names)
+        return sum(sum(used.get(each, NOTHING).values()) for each in self.members(name))
 
 
 @dataclass(frozen=True)
