@@ -18,7 +18,7 @@ from gpufleet.scheduler.queues.held_gpus import HeldGpus, mig_milli
 from gpufleet.scheduler.queues.recent_use import NO_READING, UseReading, decayed_by_queue, used_of_budget
 from gpufleet.scheduler.shares.budget import Budget, BudgetState, period_at
 from gpufleet.scheduler.shares.order import FIRST, HORIZON, Rank, WaitingUnit, ranks
-from gpufleet.scheduler.shares.quota import GPU, Amounts, Entitlement, Level, Quotas, RunningUnit
+from gpufleet.scheduler.shares.quota import GPU, Entitlement, Level, Quotas, RunningUnit
 from gpufleet.scheduler.state import Ledger
 
 RANK_S = 1.0
@@ -233,7 +233,9 @@ class GpuQueues:
         queue = self.queue_of(pods[0].metadata.namespace)
         if queue is None or self._budget_used_up(queue, hard=True) is not None:
             return None
-        return self.quotas.entitlement(queue, self._used_without(queue, pods), milli_of(requests))
+        return self.quotas.entitlement(
+            queue, self._used_without(self.used(), queue, pods), milli_of(requests)
+        )
 
     def refusal(self, pods: Sequence[Pod], requests: Sequence[Request]) -> str:
         """Return why the queue of these pods may not have more GPUs, or an empty string."""
@@ -243,7 +245,7 @@ class GpuQueues:
         if (name := self._budget_used_up(queue, hard=True)) is not None:
             return self.budget_sentence(name)
         asked = milli_of(requests)
-        quota = self.quotas.limit_reached(queue, self._used_without(queue, pods), asked)
+        quota = self.quotas.limit_reached(queue, self._used_without(self.used(), queue, pods), asked)
         if quota is None or quota.limit is None:
             return ""
         if asked > quota.limit:
@@ -263,9 +265,10 @@ class GpuQueues:
             return ""
         return f"; {self.budget_sentence(name)}, until then it gets only GPUs that no other queue waits for"
 
-    def _used_without(self, queue: str, pods: Iterable[Pod]) -> Mapping[str, Amounts]:
+    def _used_without(
+        self, used: Mapping[str, Counter[str]], queue: str, pods: Iterable[Pod]
+    ) -> Mapping[str, Counter[str]]:
         """Return what each queue has, without what these pods of one queue have already."""
-        used = self.used()
         own: Counter[str] = Counter()
         for pod in pods:
             own.update(self.held.of_pod(pod.metadata.uid))
@@ -295,14 +298,23 @@ class GpuQueues:
             return self._ranked
         return self._timing.monotonic() - self._ranked_at >= RANK_S
 
-    def ranks(self, waiting: Mapping[str, Sequence[WaitingUnit]]) -> dict[str, Rank]:
-        """Return the ranks of all units, given by queue in their own order."""
+    def ranks(
+        self, waiting: Mapping[str, Sequence[WaitingUnit]], holding: Iterable[Pod] = ()
+    ) -> dict[str, Rank]:
+        """Return the ranks of all units, given by queue in their own order.
+
+        What is held for waiting pods counts as waiting, not as used.
+        """
         self._ranked_at, self._ranked = self._timing.monotonic(), self.active
         use = self.decayed_use()
         self._waiting = Counter(
             {queue: sum(unit.milli for unit in units) for queue, units in waiting.items()}
         )
-        return ranks(self.quotas, self.used(), use, waiting)
+        used: Mapping[str, Counter[str]] = self.used()
+        for pod in holding:
+            if (queue := self.queue_of(pod.metadata.namespace)) is not None:
+                used = self._used_without(used, queue, [pod])
+        return ranks(self.quotas, used, use, waiting)
 
     # -- budgets ---------------------------------------------------------------------------
 
