@@ -218,6 +218,8 @@ async def test_conditions_name_older_queues_kueue_and_a_server_that_is_down() ->
     assert found["NamespacesAssigned"] == ("False", "namespace x belongs to the older queue a-first")
     assert found["QuotaApplies"][0] == "False"
     assert "Kueue has LocalQueues in k" in found["QuotaApplies"][1]
+    assert written.statuses["team"]["kueueNamespaces"] == ["k"]
+    assert written.statuses["team"]["halfLifeSeconds"] == 7 * DAY
     assert found["UseCurrent"] == (
         "False",
         "the server can't be reached: Connection refused; the last known shares are used",

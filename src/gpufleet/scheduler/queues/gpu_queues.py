@@ -44,7 +44,7 @@ class GpuQueues:
     def __init__(self, ledger: Ledger, timing: Timing, half_life: float) -> None:
         self._ledger = ledger
         self._timing = timing
-        self._half_life = half_life
+        self.half_life = half_life
         self.objects: dict[str, GpuQueue] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
         self._local_queues: Counter[str] = Counter()
@@ -166,7 +166,7 @@ class GpuQueues:
         if self._timing.monotonic() - self._use_at >= USE_S:
             self._use_at, now = self._timing.monotonic(), self._timing.now().timestamp()
             spans = self.held.spans()
-            self._use = decayed_by_queue(self.reading, spans, self.queue_of, now, self._half_life)
+            self._use = decayed_by_queue(self.reading, spans, self.queue_of, now, self.half_life)
         return self._use
 
     def units(self, department: str) -> dict[str, tuple[RunningUnit, list[str]]]:
