@@ -78,6 +78,8 @@ def test_a_hard_budget_warns_ends_gangs_in_time_and_lets_others_wait() -> None:
     # At most one GPU-minute for each of the two units, and not much less.
     used = simulation.used["team"]
     assert 36000 - 10 * 60 <= used <= 36000 + 2 * 60
+    (sample,) = next(iter(simulation.scheduler.metrics.queue_budget.collect())).samples
+    assert sample.value >= 1, "the alert for a used-up budget needs it"
     simulation.step([Unit(0, 1, DAY, namespace="team")], simulation.now)
     (entry,) = simulation.scheduler.queue
     assert entry.reason == (

@@ -100,7 +100,10 @@ class QueueControl:
             states[name] = state
             if budget.hard:
                 hard[name] = self._hard(budget, used, pods)
-            self._metrics.queue_budget.labels(name).set(used / budget.total if budget.total else 1.0)
+            # A hard budget is used up when its units had to end, a little before 100 percent: alerts must see that.
+            least = 1.0 if state is BudgetState.USED_UP else 0.0
+            ratio = used / budget.total if budget.total else 1.0
+            self._metrics.queue_budget.labels(name).set(max(ratio, least))
             if state is BudgetState.NEARLY_USED:
                 unit = "" if budget.in_money else " GPU-hours"
                 events.append((queue, "BudgetNearlyUsed", f"{used:.4g} of {budget.total:g}{unit} are used"))
