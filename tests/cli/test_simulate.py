@@ -94,6 +94,30 @@ def test_a_guarantee_above_the_limit_is_refused(capsys: pytest.CaptureFixture[st
     assert "--guarantee production: it must not exceed the limit of 4 GPUs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--limit", "productoin=8"], "--limit productoin: no such queue; there are production, research"),
+        (["--trace", "x.csv"], "give one of --trace, --from-ledger and --generate"),
+    ],
+)
+def test_flags_that_would_have_no_effect_are_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*GENERATED, *words]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_a_ledger_that_does_not_exist_is_not_created(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    folder = tmp_path / "none"
+    assert main(["simulate", "--from-ledger", "--data", str(folder)]) != 0
+    assert "no server has recorded anything there" in capsys.readouterr().err
+    assert not folder.exists()
+
+
 def test_a_trace_with_times_compares_rules_and_fleets_side_by_side(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

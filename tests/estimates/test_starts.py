@@ -1,3 +1,4 @@
+import itertools
 import random
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from gpufleet.estimates.calibration import FEWEST, Calibration, Raw
 from gpufleet.estimates.fleet_state import FleetState, RunningUnit, WaitingUnit
 from gpufleet.estimates.run_times import KEPT, MOST_KEYS, Job, RunTimes
-from gpufleet.estimates.starts import StartEstimates
+from gpufleet.estimates.starts import StartEstimates, least_free
 
 HOUR = 3600.0
 
@@ -120,6 +121,34 @@ def test_a_hypothetical_unit_comes_last_and_may_be_impossible() -> None:
     assert found.expected == pytest.approx(2 * HOUR, rel=0.15)
     other = estimates.hypothetical(WaitingUnit("", Job(gpus=4.0), 4000, models=frozenset({"A100"})), 0.0)
     assert other.expected is None
+
+
+def test_adjacent_gpus_are_expected_when_they_must_be_among_the_free_ones() -> None:
+    estimates = StartEstimates()
+    for _ in range(100):
+        estimates.run_times.observe(Job("x", "a", 4.0), HOUR)
+    running = [RunningUnit(Job("x", "a", 4.0), 0.0, ((0, 4000),))]
+    estimates.refresh(fleet(running, [], nodes=1), 0.0)
+    anywhere = estimates.hypothetical(WaitingUnit("", Job(gpus=4.0), 4000), 0.0)
+    together = estimates.hypothetical(WaitingUnit("", Job(gpus=4.0), 4000, grouping="contiguous"), 0.0)
+    assert (anywhere.expected, anywhere.waits_for) == (0.0, "4 free GPUs")
+    assert together.expected == pytest.approx(HOUR, rel=0.15), "every second GPU may be in use until then"
+    assert together.waits_for == "4 free GPUs with adjacent indexes"
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_so_many_free_gpus_always_have_a_contiguous_group(size: int) -> None:
+    for gpus in range(1, size + 1):
+        least = least_free(gpus, size, "contiguous")
+        longest = {
+            number: min(
+                max(map(len, "".join("01"[gpu in free] for gpu in range(size)).split("0")))
+                for free in map(set, itertools.combinations(range(size), number))
+            )
+            for number in (least - 1, least)
+        }
+        assert all(found >= gpus for number, found in longest.items() if number >= least)
+        assert all(found < gpus for number, found in longest.items() if number < least)
 
 
 def test_a_unit_behind_a_gate_has_a_reason_but_no_time() -> None:

@@ -102,6 +102,43 @@ def gpu_queue(name: str, spec: dict[str, Any], **status: Any) -> GpuQueue:
     return convert(body, GpuQueue)
 
 
+async def test_namespaces_of_kueue_come_first_and_have_no_limit(store: Store) -> None:
+    simulation = Simulation({"a": 4})
+    for namespace in ("owner", "owner", "free", "limited"):
+        simulation.arrive(Unit(0, 4, HOUR, declared=HOUR, namespace=namespace))
+    simulation.plan()
+    times = serving(
+        simulation,
+        store,
+        gpu_queue("owner", {"guaranteed": {"gpus": 4}}),
+        gpu_queue(
+            "limited", {"limit": {"gpus": 2}}, namespaces=["limited", "free"], kueueNamespaces=["limited"]
+        ),
+    )
+    order = [namespace for namespace, _, _, _ in await times.queue()]
+    assert order[0] == "limited"
+    unit = WaitingUnit("", Job(gpus=4.0), 4000)
+    assert await times.refusal(unit, "limited") == ""
+    assert await times.refusal(unit, "free") == "a higher limit of queue limited, 2 GPUs now"
+    found = await times.hypothetical(unit, "limited")
+    assert (found.position, found.expected is None) == (2, False)
+
+
+async def test_a_hard_budget_that_has_ended_its_units_is_used_up_before_100_percent(store: Store) -> None:
+    simulation = Simulation({"a": 4})
+    times = serving(
+        simulation,
+        store,
+        gpu_queue(
+            "poor",
+            {"budget": {"gpuHours": 10, "hard": True}},
+            budget={"percent": 98, "used": 9.8},
+            conditions=[{"type": "WithinBudget", "status": "False"}],
+        ),
+    )
+    assert await times.refusal(WaitingUnit("", Job(), 1000), "poor") == "the next budget of queue poor"
+
+
 async def test_a_hypothetical_unit_has_the_place_of_its_namespace(store: Store) -> None:
     simulation = Simulation({"a": 4})
     simulation.arrive(Unit(0, 4, HOUR, declared=HOUR, namespace="greedy"))

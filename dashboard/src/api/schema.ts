@@ -7514,6 +7514,8 @@ export interface operations {
                 pods?: number;
                 /** @description GPU model in any spelling; a short name such as h100 for all its forms. */
                 model?: string;
+                /** @description GPUs with adjacent indexes, or of one island. */
+                grouping?: "any" | "contiguous" | "island";
                 priority?: number;
                 /** @description Namespace of the pods, whose GpuQueue counts; without it they come behind all others. */
                 namespace?: string;

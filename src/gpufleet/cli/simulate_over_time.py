@@ -94,6 +94,7 @@ def run_over_time(
 ) -> int:
     """Run the scenarios; `read_nodes` are those of --nodes."""
     given, known = _input(settings, arguments, read_nodes)
+    _check_queues(arguments, {unit.queue for unit in given.units})
     runs = [(scenario, scaled) for scenario, scaled in _runs(arguments, given)]
     workers = min(os.cpu_count() or 1, 2)
     shown = _Progress(arguments.quiet)
@@ -113,6 +114,14 @@ def run_over_time(
         except OSError as error:
             raise InvalidRequest(f"can't write {arguments.html}: {error.strerror}") from error
     return 0
+
+
+def _check_queues(arguments: argparse.Namespace, queues: set[str]) -> None:
+    """Reject quotas of queues that have no unit: they are misspelt, and would change nothing."""
+    for flag in ("weight", "limit", "guarantee"):
+        for name, _ in getattr(arguments, flag):
+            if name not in queues:
+                raise SettingsError(f"--{flag} {name}: no such queue; there are {', '.join(sorted(queues))}")
 
 
 def _report(outcomes: list[Outcome], known: Recorded | None) -> dict[str, object]:
@@ -138,6 +147,8 @@ def _title(arguments: argparse.Namespace) -> str:
 def _input(
     settings: Settings, arguments: argparse.Namespace, nodes: list[CandidateNode] | None
 ) -> tuple[Input, Recorded | None]:
+    if sum(map(bool, (arguments.trace, arguments.from_ledger, arguments.generate))) > 1:
+        raise SettingsError("give one of --trace, --from-ledger and --generate")
     if arguments.from_ledger:
         known = asyncio.run(_read_ledger(settings, arguments.cluster, arguments.since))
         return Input(nodes or known.nodes, known.units, known.end, [] if nodes else known.absences), known
@@ -164,11 +175,19 @@ def _generated(arguments: argparse.Namespace, seed: int) -> list[Unit]:
 async def _read_ledger(settings: Settings, cluster: str, since: float) -> Recorded:
     from gpufleet.store.store import open_store
 
+    store_settings = settings[StoreSettings]
+    if not store_settings.url and not (store_settings.data / "postgres").exists():
+        # The store would create an empty database there.
+        raise SettingsError(
+            f"--data {store_settings.data}: no server has recorded anything there; give the server's --data, "
+            "or its database in DATABASE_URL"
+        )
     end = time.time()
-    async with open_store(settings[StoreSettings]) as store:
+    async with open_store(store_settings) as store:
         names = [cluster] if cluster else await store.accounted.names()
         if len(names) != 1:
-            raise SettingsError(f"--cluster: name one of {', '.join(names) or 'none, the ledger is empty'}")
+            problem = f"--cluster: name one of {', '.join(names)}" if names else "the ledger is empty"
+            raise SettingsError(problem)
         allocations = await store.allocation_periods.overlapping(names[0], end - since, end)
         capacity = await store.capacity_periods.overlapping(names[0], end - since, end)
     begin = max(end - since, min((period.start for period in capacity), default=end - since))

@@ -231,6 +231,7 @@ def estimate_start(
     gpus: int | None = None,
     pods: int | None = None,
     model: str | None = None,
+    grouping: Literal["any", "contiguous", "island"] | None = None,
     priority: int | None = None,
     namespace: str | None = None,
 ) -> Call[types.StartEstimate]:
@@ -243,6 +244,7 @@ def estimate_start(
             "gpus": gpus,
             "pods": pods,
             "model": model,
+            "grouping": grouping,
             "priority": priority,
             "namespace": namespace,
         },

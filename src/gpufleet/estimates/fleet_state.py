@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Literal, Protocol
 
 from gpufleet.estimates.run_times import Job
 
 Rank = tuple[float, ...]
 """The class (0 inside a guarantee, then others) and the weighted use; the lowest is next."""
+Grouping = Literal["any", "contiguous", "island"]
 Used = Mapping[str, Mapping[str, int]]
 """Thousandths of GPUs that each queue has, by model."""
 
@@ -68,6 +69,8 @@ class WaitingUnit:
     waits_for: str = ""
     """Something else than GPUs that it waits for; it is not simulated then."""
     queue: str = ""
+    grouping: Grouping = "any"
+    """Whether the GPUs of a pod must have adjacent indexes, or be of one island."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpufleet.estimates.arrivals import Arrivals
 from gpufleet.estimates.calibration import Calibration, Errors, Raw
-from gpufleet.estimates.fleet_state import FleetState, Used, WaitingUnit
+from gpufleet.estimates.fleet_state import FleetState, Grouping, Used, WaitingUnit
 from gpufleet.estimates.forward import ForwardRuns, Sampled
 from gpufleet.estimates.free_gpus import WHOLE
 from gpufleet.estimates.run_times import Floats, Job, RunTimes
@@ -22,6 +22,11 @@ SAMPLES = 12
 _GANGS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of whole nodes for which hypothetical units are simulated."""
 _HYPOTHETICAL = "hypothetical"
+_TOGETHER: dict[Grouping, str] = {
+    "any": "",
+    "contiguous": " with adjacent indexes",
+    "island": " of one island",
+}
 HORIZON_S = 14 * 86400.0
 """How far the queue is simulated; a unit that does not start by then has no estimate."""
 
@@ -131,7 +136,8 @@ class StartEstimates:
     def hypothetical(self, unit: WaitingUnit, now: float) -> Estimate:
         """Return the estimate of a unit that would arrive now, at the end of its GpuQueue if it names one.
 
-        It is that of the smallest simulated unit that is at least as large.
+        It is that of the smallest simulated unit that is at least as large. Adjacent GPUs, or those of one island, are
+        expected when so many GPUs of a node are free that they must be among them.
         """
         result = self._result
         if result is None:
@@ -140,12 +146,14 @@ class StartEstimates:
         if not result.state.could_hold(unit):
             return Estimate(position, _impossible(unit))
         models = frozenset(result.state.models)
+        milli = WHOLE * least_free(unit.milli // WHOLE, max(result.state.capacity) // WHOLE, unit.grouping)
+        milli = max(milli, unit.milli)
         fitting = [
             (probe, raw)
             for probe, raw in result.probes
             if probe.queue == unit.queue
-            and probe.milli >= unit.milli
-            and probe.members * probe.milli >= unit.members * unit.milli
+            and probe.milli >= milli
+            and probe.members * probe.milli >= unit.members * milli
             and (probe.models or models) <= (unit.models or models)
             and probe.priority <= unit.priority
         ]
@@ -175,6 +183,7 @@ def _waits_for(position: int, unit: WaitingUnit) -> str:
     gpus = unit.milli * unit.members / WHOLE
     model = " or ".join(sorted(unit.models)) + " " if unit.models else ""
     what = f"{gpus:g} free {model}GPU{'s' if gpus != 1 else ''}"
+    what += _TOGETHER[unit.grouping]
     if unit.members > 1:
         what += f" for its {unit.members} pods together"
     return f"{what}; {position - 1} ahead of it in the queue" if position > 1 else what
@@ -184,6 +193,18 @@ def _impossible(unit: WaitingUnit) -> str:
     if unit.members == 1:
         return "no node has so many GPUs of these models"
     return f"the nodes with these models have no room for all of its {unit.members} pods"
+
+
+def least_free(gpus: int, size: int, grouping: Grouping) -> int:
+    """Return how many GPUs of a node with `size` GPUs must be free so that a group of `gpus` is free in any case.
+
+    Contiguous: `used` GPUs leave at most used + 1 gaps. Nodes are taken to have at most two islands.
+    """
+    if grouping == "contiguous":
+        return min((size + 1) * (gpus - 1) // gpus + 1, size) if gpus > 1 else gpus
+    if grouping == "island" and 2 * gpus <= size:
+        return 2 * gpus - 1
+    return gpus
 
 
 def _closest(pair: tuple[WaitingUnit, Raw | None]) -> tuple[float, ...]:

@@ -78,6 +78,8 @@ def test_a_hard_budget_warns_ends_gangs_in_time_and_lets_others_wait() -> None:
     # At most one GPU-minute for each of the two units, and not much less.
     used = simulation.used["team"]
     assert 36000 - 10 * 60 <= used <= 36000 + 2 * 60
+    (sample,) = next(iter(simulation.scheduler.metrics.queue_budget.collect())).samples
+    assert sample.value >= 1, "the alert for a used-up budget needs it"
     simulation.step([Unit(0, 1, DAY, namespace="team")], simulation.now)
     (entry,) = simulation.scheduler.queue
     assert entry.reason == (
@@ -87,6 +89,35 @@ def test_a_hard_budget_warns_ends_gangs_in_time_and_lets_others_wait() -> None:
     control.check_budgets()
     simulation.plan()
     assert len(simulation.scheduler.queue) == 0
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_unit_does_not_start_if_it_would_exceed_a_hard_budget(size: int) -> None:
+    simulation = QueueSimulation({"a": 8, "b": 8}, queues={"team": {"budget": BUDGET}})
+    control = control_of(simulation, Written())
+    simulation.step([Unit(0, 8, int(1.2375 * 3600), namespace="team")], 0)
+    run(simulation, control, 1.2375 * 3600)
+    late = [Unit(0, 8 // size, DAY, size=size, namespace="team"), Unit(0, 1, 60, namespace="team")]
+    simulation.step(late, simulation.now)
+    run(simulation, control, 600)
+    assert 2 in simulation.started, "a smaller unit that fits starts"
+    (entry,) = simulation.scheduler.queue
+    assert entry.reason.endswith("of 10 left, too little to start 8 GPUs")
+    simulation.now = DAY
+    control.check_budgets()
+    simulation.plan()
+    assert 1 in simulation.started
+
+
+def test_a_large_unit_at_the_end_of_a_hard_budget_exceeds_it_by_less_than_a_gpu_minute() -> None:
+    simulation = QueueSimulation({"a": 8}, queues={"team": {"budget": BUDGET}})
+    control = control_of(simulation, Written())
+    simulation.step([Unit(0, 1, 36000 - 60, namespace="team")], 0)
+    simulation.step([], DAY)
+    control.check_budgets()
+    simulation.step([Unit(0, 8, DAY, namespace="team")], simulation.now)
+    run(simulation, control, 600)
+    assert simulation.used["team"] <= 36000 + 60
 
 
 def test_a_soft_budget_leaves_only_gpus_that_no_other_queue_waits_for() -> None:
@@ -111,6 +142,19 @@ def test_a_soft_budget_leaves_only_gpus_that_no_other_queue_waits_for() -> None:
     simulation.step([Unit(200, 1, 100, namespace="team")], 200)
     (entry,) = simulation.scheduler.queue
     assert "only GPUs that no other queue waits for" in entry.reason
+
+
+def test_gpus_that_are_released_one_by_one_count_once() -> None:
+    simulation = QueueSimulation({"a": 8}, queues={"team": {"budget": BUDGET}})
+    simulation.step([Unit(0, 8, 3600, namespace="team")], 0)
+    simulation.step([], 3600)
+    assert simulation.ends == {}
+    queues = simulation.scheduler.gpu_queues
+    known = queues.budget("team")
+    assert known is not None
+    assert queues.budget_use("team", known) == pytest.approx(8.0)
+    simulation.now += 3600
+    assert queues.budget_use("team", known) == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize("in_money", [False, True])
@@ -176,6 +220,8 @@ async def test_conditions_name_older_queues_kueue_and_a_server_that_is_down() ->
     assert found["NamespacesAssigned"] == ("False", "namespace x belongs to the older queue a-first")
     assert found["QuotaApplies"][0] == "False"
     assert "Kueue has LocalQueues in k" in found["QuotaApplies"][1]
+    assert written.statuses["team"]["kueueNamespaces"] == ["k"]
+    assert written.statuses["team"]["halfLifeSeconds"] == 7 * DAY
     assert found["UseCurrent"] == (
         "False",
         "the server can't be reached: Connection refused; the last known shares are used",

@@ -219,6 +219,13 @@ class QueueStatus(Fields, frozen=True):
         tuple[str, ...],
         Meta(description="Namespaces that belong to the queue.", extra_json_schema=_SET),
     ] = ()
+    kueue_namespaces: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Those of them in which Kueue's quotas apply, and those of the queue do not.",
+            extra_json_schema=_SET,
+        ),
+    ] = ()
     used: Annotated[float, Meta(description="GPUs that pods of the queue have now.")] = 0.0
     guaranteed: Annotated[float, Meta(description="GPUs in use that are inside the queue's guarantee.")] = 0.0
     borrowed: Annotated[
@@ -228,6 +235,10 @@ class QueueStatus(Fields, frozen=True):
     share: Annotated[
         float, Meta(description="The queue's part of the recent use of all queues, from 0 to 1.")
     ] = 0.0
+    half_life_seconds: Annotated[
+        int | None,
+        Meta(description="Seconds after which use counts half in the share (a setting of the scheduler)."),
+    ] = None
     models: Annotated[
         tuple[ModelUse, ...],
         Meta(

@@ -6,7 +6,7 @@ from gpufleet.placement import Refused, Request
 from gpufleet.scheduler.planning.decisions import Decisions
 from gpufleet.scheduler.planning.plan import Waiting
 from gpufleet.scheduler.planning.pod_placement import PodPlacement
-from gpufleet.scheduler.planning.preemption import Preemption, not_evicted
+from gpufleet.scheduler.planning.preemption import RECLAIM_AGAIN_S, Preemption, not_evicted
 from gpufleet.scheduler.planning.queue import Entry, Queue
 from gpufleet.scheduler.planning.refusals import reserved_suffix, sentence, with_reserved
 from gpufleet.scheduler.planning.reserving import Reserver
@@ -56,12 +56,16 @@ class BlockedPods:
         self._ledger.release_hold(uid)
         until = self._timing.monotonic() + SEARCH_S
         with self._ledger.reservations.ignoring(self._reserver.ignored(entry, [pod])):
-            found = self._preemption.for_pod(pod, request, nodes, lambda: self._timing.monotonic() > until)
+            found = self._preemption.for_pod(
+                pod, request, nodes, lambda: self._timing.monotonic() > until, reclaims=entry.is_guaranteed
+            )
         if found is not None:
             self._queue.unreserve(entry)
             entry.reclaims = found.reclaims
             self._preemption.hold([pod], found, "")
             return self._decisions.wait(entry, [pod], _preempting(found.places[0].node), found.evict)
+        if entry.is_guaranteed and self._gpu_queues.entitlement([pod], [request]) is not None:
+            entry.again_at = self._timing.monotonic() + RECLAIM_AGAIN_S
         reserved = self._reserver.reserve(entry, [pod], [request], [self._placement.nodes_of(entry, pod)])
         refused, reason = self._explain(pod, verdict)
         reason += self._gpu_queues.note(pod) + reserved_suffix(reserved)

@@ -21,7 +21,7 @@ from gpufleet.scheduler.planning.gang_planner import (
 from gpufleet.scheduler.planning.gang_plans import GangPlans
 from gpufleet.scheduler.planning.plan import Placed, Waiting
 from gpufleet.scheduler.planning.pod_placement import PodPlacement
-from gpufleet.scheduler.planning.preemption import Nomination, Preemption, not_evicted
+from gpufleet.scheduler.planning.preemption import RECLAIM_AGAIN_S, Nomination, Preemption, not_evicted
 from gpufleet.scheduler.planning.queue import Entry, Queue
 from gpufleet.scheduler.planning.refusals import gang_sentence, reserved_suffix
 from gpufleet.scheduler.planning.requests import PodRequests
@@ -29,6 +29,7 @@ from gpufleet.scheduler.planning.reserving import Reserver
 from gpufleet.scheduler.planning.time_limit import TimeLimit
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.state import Hold, Ledger
+from gpufleet.scheduler.state.allocations import unblocked
 
 _MOST_GROUPS = 8
 """Groups of nodes in which GPUs are sought for a reservation."""
@@ -106,6 +107,8 @@ class GangPlacement:
             self._queue.unreserve(entry)
             self._decisions.wait(entry, members.waiting, Waiting(problem))
             return None
+        if (start := self._on_freed(entry, members, asked)) is not None:
+            return start
         return self._place(entry, members, asked, level if isinstance(level, Level) else None)
 
     def hold(self, entry: Entry, start: GangStart) -> None:
@@ -116,6 +119,24 @@ class GangPlacement:
         until = self._timing.monotonic() + start.members.timeout
         for uid, fits in start.places.items():
             self._ledger.hold(uid, Hold(fits, until, entry.gang.name))
+
+    def _on_freed(self, entry: Entry, members: Members, requests: Sequence[Request]) -> GangStart | None:
+        """Return the start of a gang on the GPUs that were held for it, once the preempted pods have left all of them."""
+        if not isinstance(entry.decision, Waiting) or not entry.decision.preempting:
+            return None
+        ledger, pods, places = self._ledger, list[Pod](), dict[str, Fits]()
+        for pod, request in zip(members.waiting, requests, strict=True):
+            uid, hold = pod.metadata.uid, ledger.holds.get(pod.metadata.uid)
+            if hold is None:
+                continue
+            fits = hold.fits
+            if fits.request != request or not ledger.cluster.offers(fits) or not unblocked(ledger, uid, fits):
+                return None
+            pods.append(pod)
+            places[uid] = fits
+        if not pods or len(pods) < members.least:
+            return None
+        return GangStart((*members.started, *pods), places, members)
 
     def _place(
         self, entry: Entry, members: Members, requests: list[Request], level: Level | None
@@ -181,6 +202,8 @@ class GangPlacement:
             note = self._gpu_queues.note(pods[0])
             reason = self._sentences.pop(entry.key, "") + note + reserved_suffix(reserved)
             self._decisions.wait(entry, members.waiting, Waiting(reason, reserved=reserved))
+            if entry.is_guaranteed and self._gpu_queues.entitlement(pods, requests) is not None:
+                entry.again_at = self._timing.monotonic() + RECLAIM_AGAIN_S
 
     def _preempts_for_gang(
         self, entry: Entry, pods: Sequence[Pod], requests: Sequence[Request], nodes: Sequence[frozenset[str]]
@@ -206,7 +229,9 @@ class GangPlacement:
             with self._ledger.reservations.ignoring(self._reserver.ignored(entry, pods)):
                 if search is None or known != tuple(pods):
                     cluster = without_holds(self._ledger, pods)
-                    search = self._preemption.for_gang(pods, requests, nodes, cluster, self._limit.passed)
+                    search = self._preemption.for_gang(
+                        pods, requests, nodes, cluster, self._limit.passed, reclaims=entry.is_guaranteed
+                    )
                 next(search)
         except StopIteration as end:
             found: Nomination | None = end.value

@@ -175,7 +175,7 @@ class Planner:
     def _plan_if_due(self, entry: Entry) -> bool:
         if self._queue.get(entry.key) is not entry or not self._queue.due(entry):
             return False
-        entry.planned = self._ledger.freed
+        entry.planned, entry.again_at = self._ledger.freed, float("inf")
         if entry.gang is None:
             self._plan_single(entry)
         elif (start := self._gangs.plan(entry)) is not None and self._starts(entry, start.pods, start.places):

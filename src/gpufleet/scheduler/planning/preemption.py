@@ -41,6 +41,9 @@ _TERMINATING = -(2**31)
 RETRY_S = 1.0
 """Seconds after which a search that found nothing is repeated for the same request."""
 
+RECLAIM_AGAIN_S = 5.0
+"""Seconds after which a unit inside a guarantee looks for borrowed GPUs again if it found none."""
+
 
 @dataclass(frozen=True)
 class Nomination:
@@ -94,15 +97,24 @@ class Preemption:
         return found
 
     def for_pod(
-        self, pod: Pod, request: Request, nodes: Iterable[str], stop: Callable[[], bool]
+        self,
+        pod: Pod,
+        request: Request,
+        nodes: Iterable[str],
+        stop: Callable[[], bool],
+        *,
+        reclaims: bool = True,
     ) -> Nomination | None:
-        """Return the victims for a pod that does not fit; None if preemption can't help."""
+        """Return the victims for a pod that does not fit; None if preemption can't help.
+
+        Only a unit that `reclaims` takes back what its GpuQueue has lent.
+        """
         names = frozenset(nodes)
         if not self._may_preempt([pod]):
             return None
-        for targets in self._evictable.for_unit([pod], [request]):
+        for targets in self._evictable.for_unit([pod], [request], reclaims=reclaims):
             key = (request, targets.key, names)
-            if self._was_in_vain(key):
+            if self._was_in_vain(key, targets):
                 continue
             with self._ledger.excluding(pod.metadata.uid):
                 cluster = self._ledger.cluster
@@ -121,6 +133,8 @@ class Preemption:
         nodes: Sequence[frozenset[str]],
         cluster: Inventory,
         stop: Callable[[], bool],
+        *,
+        reclaims: bool = True,
     ) -> Generator[None, None, Nomination | None]:
         """Search victims for all members of a gang and return them; None if preemption can't help.
 
@@ -129,9 +143,9 @@ class Preemption:
         """
         if not self._may_preempt(pods):
             return None
-        for targets in self._evictable.for_unit(pods, requests):
+        for targets in self._evictable.for_unit(pods, requests, reclaims=reclaims):
             key = (tuple(requests), targets.key, tuple(nodes))
-            if not self._was_in_vain(key):
+            if not self._was_in_vain(key, targets):
                 allowed = [targets.nodes(each) for each in nodes]
                 found = yield from self._search(pods, requests, allowed, cluster, targets, key, stop)
                 if found is not None:
@@ -199,10 +213,14 @@ class Preemption:
     def _may_preempt(self, pods: Sequence[Pod]) -> bool:
         return self._enabled and not any(pod.spec.preemption_policy == "Never" for pod in pods)
 
-    def _was_in_vain(self, key: object) -> bool:
-        """Return whether the same search has found nothing, and nothing or little time has passed since."""
+    def _was_in_vain(self, key: object, targets: Targets) -> bool:
+        """Return whether the same search has found nothing, and nothing has changed or little time has passed since.
+
+        Which GPUs are borrowed also changes without allocations: with quotas, and when a pod is bound.
+        """
         allocations, at = self._in_vain.get(key, (-1, float("-inf")))
-        return allocations == self._ledger.allocations or self._timing.monotonic() - at < RETRY_S
+        unchanged = allocations == self._ledger.allocations and not targets.reclaims
+        return unchanged or self._timing.monotonic() - at < RETRY_S
 
     def _note_in_vain(self, key: object) -> None:
         if len(self._in_vain) > 1_000:

@@ -62,8 +62,15 @@ class Entry:
     """When pods were last evicted for the unit."""
     failures: int = 0
     retry_at: float = float("-inf")
+    again_at: float = float("inf")
+    """When the unit is planned again even if nothing has become free."""
     excluded: dict[str, frozenset[str]] = field(default_factory=dict)
     """Nodes that kube-scheduler did not offer for a pod although nothing known here excludes them, by UID."""
+
+    @property
+    def is_guaranteed(self) -> bool:
+        """Return whether the unit is inside the guarantee of its GpuQueue, and no unit ahead waits for that."""
+        return self.order[0] == FIRST[0]
 
     @property
     def reason(self) -> str:
@@ -144,8 +151,9 @@ class Queue:
         self._ledger.reservations.drop(entry.key)
 
     def due(self, entry: Entry) -> bool:
-        """Return whether the unit must be planned: something has changed since it was planned."""
-        return entry.planned < self._ledger.freed and entry.retry_at <= self._timing.monotonic()
+        """Return whether the unit must be planned: something has changed since it was planned, or it asked for that."""
+        now = self._timing.monotonic()
+        return (entry.planned < self._ledger.freed or entry.again_at <= now) and entry.retry_at <= now
 
     def ahead(self, entry: Entry) -> Sequence[Entry]:
         """Return the entries ahead of this one."""
@@ -163,10 +171,18 @@ class Queue:
             if (name := self._gpu_queues.queue_of(entry.pod.metadata.namespace)) is not None:
                 entry.milli = entry.milli or self._requested(entry)
                 by_queue.setdefault(name, []).append(WaitingUnit(entry.key, entry.milli))
-        ranks = self._gpu_queues.ranks(by_queue)
+        ranks = self._gpu_queues.ranks(by_queue, self._holding())
         for entry in self._sorted:
+            before = entry.is_guaranteed
             entry.order = (*ranks.get(entry.key, FIRST), *entry.order[2:])
+            if entry.is_guaranteed and not before:
+                entry.planned = -1
         self._sorted.sort(key=_ORDER)
+
+    def _holding(self) -> list[Pod]:
+        """Return the pods in the queue for which GPUs are held."""
+        pods = (self._ledger.pods.get(uid) for uid in self._ledger.holds)
+        return [pod for pod in pods if pod is not None and self.of_pod(pod) is not None]
 
     def _requested(self, entry: Entry) -> int:
         """Return the GPUs that the unit requests, in thousandths."""

@@ -40,9 +40,15 @@ class EvictablePods:
         self._queues = queues
         self._grace = grace
 
-    def for_unit(self, pods: Sequence[Pod], requests: Sequence[Request]) -> Iterator[Targets]:
-        """Yield the groups of pods that may be evicted for a unit, in the order in which to try them."""
-        if (entitlement := self._queues.entitlement(pods, requests)) is not None:
+    def for_unit(
+        self, pods: Sequence[Pod], requests: Sequence[Request], *, reclaims: bool = True
+    ) -> Iterator[Targets]:
+        """Yield the groups of pods that may be evicted for a unit, in the order in which to try them.
+
+        A unit behind one that waits for the same guarantee may not reclaim (`reclaims`).
+        """
+        entitlement = self._queues.entitlement(pods, requests) if reclaims else None
+        if entitlement is not None:
             yield self._borrowed(pods[0].metadata.namespace, entitlement)
         yield self.by_priority(pods)
 

@@ -8,20 +8,21 @@ counts. Estimates look at guarantees by queue, not by unit: a queue that has mor
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 
 from gpufleet.estimates.fleet_state import Rank, Reclaim, Used
 from gpufleet.kubernetes.crds.gpu_queue import DEFAULT_QUEUE, GpuQueue
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.scheduler.queues.assignment import Assignment, quota_of
 from gpufleet.scheduler.shares.decay import decay
-from gpufleet.scheduler.shares.order import WaitingUnit, ranks
+from gpufleet.scheduler.shares.order import FIRST, WaitingUnit, ranks
 from gpufleet.scheduler.shares.quota import GPU, Level, Quota, Quotas, RunningUnit
 
 HALF_LIFE_S = 7 * 86400.0
-"""The default of `scheduler.share_half_life`; a status does not tell it."""
+"""The default of `scheduler.share_half_life`, until the scheduler has written a status."""
 
-_LIFETIME_S = HALF_LIFE_S / math.log(2)
-"""For how many seconds use counts in full."""
+NO_QUEUE = "-"
+"""Stands for the queue of namespaces that Kueue governs: they come first, without quota."""
 
 
 class ExpectedOrder:
@@ -32,33 +33,49 @@ class ExpectedOrder:
         quotas: Quotas,
         use: Mapping[str, float],
         stopped: frozenset[str],
-        guaranteed: Counter[str] | None = None,
+        half_life: float = HALF_LIFE_S,
+        *,
+        kueue: bool = False,
     ) -> None:
-        """`use` is the decayed use in GPU-seconds; `stopped` queues have used up a hard budget."""
+        """`use` is the decayed use in GPU-seconds; `stopped` queues have used up a hard budget.
+
+        `kueue` says whether Kueue governs some namespaces.
+        """
         self._quotas = quotas
         self._use = dict(use)
         self._stopped = stopped
-        self._guaranteed = guaranteed if guaranteed is not None else _guarantees(quotas)
+        self._half_life = half_life
+        self._kueue = kueue
+        self._guaranteed = Counter({name: quotas.shared(name).size for name in quotas.by_name})
+        """The guarantees of queues and departments in thousandths of GPUs."""
 
     def copy(self) -> "ExpectedOrder":
         """Return an independent copy for one run."""
-        return ExpectedOrder(self._quotas, self._use, self._stopped, self._guaranteed)
+        found = copy(self)
+        found._use = dict(self._use)
+        return found
 
     def queues(self) -> list[str]:
         """Return the names of all queues that units may be in, with the default one."""
-        return sorted({DEFAULT_QUEUE, *self._quotas.by_name})
+        return sorted({DEFAULT_QUEUE, *self._quotas.by_name}) + ([NO_QUEUE] if self._kueue else [])
 
     def advance(self, used: Used, seconds: float) -> None:
         """Count the use of the next `seconds`."""
-        left = decay(seconds, HALF_LIFE_S)
+        left = decay(seconds, self._half_life)
         for queue in {*self._use, *used}:
             has = sum(used.get(queue, {}).values()) / GPU
-            self._use[queue] = self._use.get(queue, 0.0) * left + has * (1.0 - left) * _LIFETIME_S
+            new = has * (1.0 - left) * _lifetime(self._half_life)
+            self._use[queue] = self._use.get(queue, 0.0) * left + new
 
     def ranks(self, used: Used, waiting: Mapping[str, Sequence[tuple[str, int]]]) -> Mapping[str, Rank]:
         """Return the rank of each waiting unit."""
-        units = {queue: [WaitingUnit(*unit) for unit in mine] for queue, mine in waiting.items()}
-        found: Mapping[str, Rank] = ranks(self._quotas, _canonical(used), self._use, units)
+        units = {
+            queue: [WaitingUnit(*unit) for unit in mine]
+            for queue, mine in waiting.items()
+            if queue != NO_QUEUE
+        }
+        found: dict[str, Rank] = dict(ranks(self._quotas, _canonical(used), self._use, units))
+        found.update((key, FIRST) for key, _ in waiting.get(NO_QUEUE, ()))
         return found
 
     def limited(self, queue: str, used: Used, milli: int) -> bool:
@@ -102,7 +119,8 @@ class ExpectedOrder:
         return frozenset(
             unit.key
             for unit in units
-            if self._quotas.may_evict(queue, entitlement.level, unit.queue, levels[unit.key])
+            if unit.queue != NO_QUEUE
+            and self._quotas.may_evict(queue, entitlement.level, unit.queue, levels[unit.key])
             and (entitlement.models is None or entitlement.models.issuperset(unit.gpus))
         )
 
@@ -114,7 +132,11 @@ class ExpectedOrder:
         chain = self._quotas.chain(queue)
         if self._quotas.get(queue).last or not self._guaranteed[chain[-1]]:
             return []
-        over = [name for name, models in used.items() if sum(models.values()) > self._guaranteed[name]]
+        over = [
+            name
+            for name, models in used.items()
+            if name != NO_QUEUE and sum(models.values()) > self._guaranteed[name]
+        ]
         if not over:
             return []
         found: list[Reclaim] = []
@@ -161,10 +183,15 @@ def expected_order(queues: Iterable[GpuQueue]) -> tuple[ExpectedOrder | None, di
         quota_of(queue, Assignment(invalid=invalid), last=bool(soft & {name, queue.spec.parent}))
         for name, queue in objects.items()
     )
-    total = sum(queue.status.used for queue in objects.values()) * _LIFETIME_S
+    half_lives = (queue.status.half_life_seconds for queue in objects.values())
+    half_life = next((float(each) for each in half_lives if each), HALF_LIFE_S)
+    total = sum(queue.status.used for queue in objects.values()) * _lifetime(half_life)
     use = {name: queue.status.share * total for name, queue in objects.items()}
     namespaces = {each: name for name, queue in objects.items() for each in queue.status.namespaces}
-    return ExpectedOrder(quotas, use, frozenset(used_up - soft)), namespaces
+    kueue = {each for queue in objects.values() for each in queue.status.kueue_namespaces}
+    namespaces.update(dict.fromkeys(kueue, NO_QUEUE))
+    order = ExpectedOrder(quotas, use, frozenset(used_up - soft), half_life, kueue=bool(kueue))
+    return order, namespaces
 
 
 def order_of_quotas(
@@ -189,13 +216,15 @@ def queue_of(namespace: str, namespaces: Mapping[str, str]) -> str:
     return namespaces.get(namespace, DEFAULT_QUEUE)
 
 
-def _guarantees(quotas: Quotas) -> Counter[str]:
-    """Return the guarantees of queues and departments in thousandths of GPUs."""
-    return Counter({name: quotas.shared(name).size for name in quotas.by_name})
-
-
 def _used_up(queue: GpuQueue) -> bool:
-    return queue.status.budget is not None and queue.status.budget.percent >= 100
+    """Return whether the budget is used up: for a hard one that is so as soon as its units had to end."""
+    ended = any(each.type == "WithinBudget" and each.status == "False" for each in queue.status.conditions)
+    return ended or (queue.status.budget is not None and queue.status.budget.percent >= 100)
+
+
+def _lifetime(half_life: float) -> float:
+    """Return for how many seconds use counts in full."""
+    return half_life / math.log(2)
 
 
 def _is_hard(queue: GpuQueue) -> bool:

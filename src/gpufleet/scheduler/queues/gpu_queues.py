@@ -16,10 +16,11 @@ from gpufleet.placement.request import Exclusivity, Request
 from gpufleet.scheduler.queues.assignment import Assignment, assign, budget_of, quota_of
 from gpufleet.scheduler.queues.held_gpus import HeldGpus, mig_milli
 from gpufleet.scheduler.queues.recent_use import NO_READING, UseReading, decayed_by_queue, used_of_budget
-from gpufleet.scheduler.shares.budget import Budget, BudgetState, period_at
+from gpufleet.scheduler.shares.budget import Budget, BudgetState, HardBudget, period_at
 from gpufleet.scheduler.shares.order import FIRST, HORIZON, Rank, WaitingUnit, ranks
 from gpufleet.scheduler.shares.quota import GPU, Amounts, Entitlement, Level, Quotas, RunningUnit
 from gpufleet.scheduler.state import Ledger
+from gpufleet.scheduler.state.run_times import grace_left
 
 RANK_S = 1.0
 """Seconds after which the order between queues is computed again."""
@@ -43,7 +44,7 @@ class GpuQueues:
     def __init__(self, ledger: Ledger, timing: Timing, half_life: float) -> None:
         self._ledger = ledger
         self._timing = timing
-        self._half_life = half_life
+        self.half_life = half_life
         self.objects: dict[str, GpuQueue] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
         self._local_queues: Counter[str] = Counter()
@@ -54,6 +55,7 @@ class GpuQueues:
         self.quotas = Quotas(())
         self.budgets: dict[str, BudgetState] = {}
         """How much of their budgets queues have used, as of the last check."""
+        self._hard: Mapping[str, HardBudget] = {}
         self._used: tuple[object, dict[str, Counter[str]]] = (None, {})
         self._standings: dict[str, tuple[object, dict[str, Standing]]] = {}
         self._ranked_at = float("-inf")
@@ -112,9 +114,11 @@ class GpuQueues:
         self.held.forget(reading.until)
         self._ranked_at = self._use_at = float("-inf")
 
-    def set_budgets(self, states: Mapping[str, BudgetState]) -> None:
+    def set_budgets(self, states: Mapping[str, BudgetState], hard: Mapping[str, HardBudget]) -> None:
         """Apply how much of their budgets queues have used."""
-        if self.budgets != states:
+        more = any(name not in hard or _left(hard[name]) > _left(known) for name, known in self._hard.items())
+        self._hard = hard
+        if self.budgets != states or more:
             self.budgets = dict(states)
             self._changed()
 
@@ -162,7 +166,7 @@ class GpuQueues:
         if self._timing.monotonic() - self._use_at >= USE_S:
             self._use_at, now = self._timing.monotonic(), self._timing.now().timestamp()
             spans = self.held.spans()
-            self._use = decayed_by_queue(self.reading, spans, self.queue_of, now, self._half_life)
+            self._use = decayed_by_queue(self.reading, spans, self.queue_of, now, self.half_life)
         return self._use
 
     def units(self, department: str) -> dict[str, tuple[RunningUnit, list[str]]]:
@@ -233,7 +237,9 @@ class GpuQueues:
         queue = self.queue_of(pods[0].metadata.namespace)
         if queue is None or self._budget_used_up(queue, hard=True) is not None:
             return None
-        return self.quotas.entitlement(queue, self._used_without(queue, pods), milli_of(requests))
+        return self.quotas.entitlement(
+            queue, self._used_without(self.used(), queue, pods), milli_of(requests)
+        )
 
     def refusal(self, pods: Sequence[Pod], requests: Sequence[Request]) -> str:
         """Return why the queue of these pods may not have more GPUs, or an empty string."""
@@ -242,8 +248,11 @@ class GpuQueues:
             return ""
         if (name := self._budget_used_up(queue, hard=True)) is not None:
             return self.budget_sentence(name)
-        asked = milli_of(requests)
-        quota = self.quotas.limit_reached(queue, self._used_without(queue, pods), asked)
+        asked, used = milli_of(requests), self._used_without(self.used(), queue, pods)
+        if (name := self._budget_too_small(queue, used, asked, pods)) is not None:
+            left = _left(self._hard[name])
+            return f"the budget of queue {name} has {left:.2g} of {self._hard[name].budget.total:g} left, too little to start {gpus_text(asked)}"
+        quota = self.quotas.limit_reached(queue, used, asked)
         if quota is None or quota.limit is None:
             return ""
         if asked > quota.limit:
@@ -263,9 +272,10 @@ class GpuQueues:
             return ""
         return f"; {self.budget_sentence(name)}, until then it gets only GPUs that no other queue waits for"
 
-    def _used_without(self, queue: str, pods: Iterable[Pod]) -> Mapping[str, Amounts]:
+    def _used_without(
+        self, used: Mapping[str, Counter[str]], queue: str, pods: Iterable[Pod]
+    ) -> Mapping[str, Counter[str]]:
         """Return what each queue has, without what these pods of one queue have already."""
-        used = self.used()
         own: Counter[str] = Counter()
         for pod in pods:
             own.update(self.held.of_pod(pod.metadata.uid))
@@ -295,14 +305,23 @@ class GpuQueues:
             return self._ranked
         return self._timing.monotonic() - self._ranked_at >= RANK_S
 
-    def ranks(self, waiting: Mapping[str, Sequence[WaitingUnit]]) -> dict[str, Rank]:
-        """Return the ranks of all units, given by queue in their own order."""
+    def ranks(
+        self, waiting: Mapping[str, Sequence[WaitingUnit]], holding: Iterable[Pod] = ()
+    ) -> dict[str, Rank]:
+        """Return the ranks of all units, given by queue in their own order.
+
+        What is held for waiting pods counts as waiting, not as used.
+        """
         self._ranked_at, self._ranked = self._timing.monotonic(), self.active
         use = self.decayed_use()
         self._waiting = Counter(
             {queue: sum(unit.milli for unit in units) for queue, units in waiting.items()}
         )
-        return ranks(self.quotas, self.used(), use, waiting)
+        used: Mapping[str, Counter[str]] = self.used()
+        for pod in holding:
+            if (queue := self.queue_of(pod.metadata.namespace)) is not None:
+                used = self._used_without(used, queue, [pod])
+        return ranks(self.quotas, used, use, waiting)
 
     # -- budgets ---------------------------------------------------------------------------
 
@@ -344,6 +363,19 @@ class GpuQueues:
                 return name
         return None
 
+    def _budget_too_small(
+        self, queue: str, used: Mapping[str, Amounts], asked: int, pods: Iterable[Pod]
+    ) -> str | None:
+        """Return the queue, or its department, whose hard budget would be used up soon after so many GPUs start."""
+        for name in self._chain(queue):
+            if (hard := self._hard.get(name)) is None:
+                continue
+            grace = max(grace_left(pod, self._timing.now()) for pod in pods)
+            gpus = (self.quotas.total(name, used) + asked) / GPU
+            if not hard.allows(gpus, grace, self._timing.monotonic()):
+                return name
+        return None
+
     def _chain(self, queue: str) -> tuple[str, ...]:
         item = self.objects.get(queue)
         parent = item.spec.parent if item is not None and queue not in self.assignment.invalid else ""
@@ -352,6 +384,10 @@ class GpuQueues:
     def _counts_for(self, name: str, namespace: str) -> bool:
         queue = self.queue_of(namespace)
         return queue is not None and name in self._chain(queue)
+
+
+def _left(hard: HardBudget) -> float:
+    return hard.budget.total - hard.used
 
 
 def milli_of(requests: Iterable[Request]) -> int:

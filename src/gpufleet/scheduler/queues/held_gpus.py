@@ -29,6 +29,8 @@ class Held(NamedTuple):
     namespace: str
     gpus: dict[str, int]
     since: float
+    counted_to: float = float("-inf")
+    """Until when its use is among the ended allocations: the pod had other GPUs before."""
 
 
 @dataclass
@@ -92,7 +94,7 @@ class HeldGpus:
             for held in self.of(namespace) if counts(namespace) else ():
                 pod = self._ledger.pods.get(held.uid)
                 if pod is not None and pod.spec.node_name:
-                    yield from _spans(held, self.started(held, pod), None)
+                    yield from _spans(held, max(self.started(held, pod), held.counted_to), None)
 
     def forget(self, until: float) -> None:
         """Forget allocations that ended before the server's reading."""
@@ -115,6 +117,8 @@ class HeldGpus:
             self._by_namespace[before.namespace].discard(key)
             self._count(before, -1)
         held = self._read(uid, after, before.since if before is not None else now) if after else None
+        if held is not None and before is not None:
+            held = held._replace(counted_to=before.counted_to)
         if held is not None:
             self._held[key] = held
             self._by_namespace.setdefault(held.namespace, set()).add(key)
@@ -124,12 +128,12 @@ class HeldGpus:
         if before is not None and (held is None or sum(held.gpus.values()) != sum(before.gpus.values())):
             self._end(before, now)
             if held is not None:
-                self._held[key] = held._replace(since=now)
+                self._held[key] = held._replace(counted_to=now)
 
     def _end(self, held: Held, now: float) -> None:
         pod = self._ledger.pods.get(held.uid)
         if pod is None or pod.spec.node_name:
-            start = held.since if pod is None else self.started(held, pod)
+            start = max(held.since if pod is None else self.started(held, pod), held.counted_to)
             ended = self._ended.setdefault(held.namespace, deque(maxlen=MOST_ENDED))
             ended.extend(_spans(held, start, now))
 

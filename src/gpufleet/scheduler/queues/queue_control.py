@@ -14,7 +14,7 @@ from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.queues.queue_status import as_patch, status_of
-from gpufleet.scheduler.shares.budget import Budget, BudgetState, period_at, price_of
+from gpufleet.scheduler.shares.budget import Budget, BudgetState, HardBudget, period_at, price_of
 from gpufleet.scheduler.shares.quota import GPU
 from gpufleet.scheduler.state.run_times import grace_left
 
@@ -84,6 +84,7 @@ class QueueControl:
     def check_budgets(self) -> list[tuple[GpuQueue, str, str]]:
         """Apply budgets, and evict the pods of hard ones that are used up; return the events to record."""
         queues, states, events = self._queues, dict[str, BudgetState](), list[tuple[GpuQueue, str, str]]()
+        hard: dict[str, HardBudget] = {}
         for name, queue in queues.objects.items():
             budget = queues.budget(name)
             if budget is None:
@@ -97,11 +98,16 @@ class QueueControl:
                 # What is left is not enough for units to start again.
                 state, self._ended[name] = BudgetState.USED_UP, period
             states[name] = state
-            self._metrics.queue_budget.labels(name).set(used / budget.total if budget.total else 1.0)
+            if budget.hard:
+                hard[name] = self._hard(budget, used, pods)
+            # A hard budget is used up when its units had to end, a little before 100 percent: alerts must see that.
+            least = 1.0 if state is BudgetState.USED_UP else 0.0
+            ratio = used / budget.total if budget.total else 1.0
+            self._metrics.queue_budget.labels(name).set(max(ratio, least))
             if state is BudgetState.NEARLY_USED:
                 unit = "" if budget.in_money else " GPU-hours"
                 events.append((queue, "BudgetNearlyUsed", f"{used:.4g} of {budget.total:g}{unit} are used"))
-        queues.set_budgets(states)
+        queues.set_budgets(states, hard)
         for name, state in states.items():
             budget = queues.budget(name)
             if state is not BudgetState.USED_UP or budget is None:
@@ -111,6 +117,11 @@ class QueueControl:
             if budget.hard:
                 self._end_pods(name, sentence)
         return self._new(events)
+
+    def _hard(self, budget: Budget, used: float, pods: Sequence[Pod]) -> HardBudget:
+        price = max(self._queues.reading.prices.values(), default=0.0) if budget.in_money else 1.0
+        grace = self._lead(pods) - 2 * CHECK_S if pods else 0.0
+        return HardBudget(budget, used, self._timing.monotonic(), grace, self._grace, price)
 
     def _rate(self, pods: Sequence[Pod], *, in_money: bool) -> float:
         """Return what the pods use per hour, in GPU-hours or money."""

@@ -38,11 +38,13 @@ def status_of(
     reading = queues.reading
     return QueueStatus(
         namespaces=tuple(queues.assignment.of(name)),
+        kueue_namespaces=tuple(sorted(queues.assignment.kueue.get(name, ()))),
         used=total / GPU,
         guaranteed=inside / GPU,
         borrowed=(total - inside) / GPU,
         pending=waiting.get(name, 0) / GPU,
         share=round(use.get(name, 0.0) / everything, 3) if everything else 0.0,
+        half_life_seconds=round(queues.half_life),
         models=tuple(ModelUse(model, milli / GPU) for model, milli in sorted(used.items())),
         budget=_budget(queues, name, now),
         accounted_until=datetime.fromtimestamp(reading.until, UTC) if isfinite(reading.until) else None,

@@ -15,6 +15,9 @@ Period = Literal["Day", "Week", "Month"]
 WARN_AT = 0.8
 """The part of a budget at which its owners are warned."""
 
+LEAST_RUN_S = 20.0
+"""Seconds for which a hard budget must last, besides the grace period, for a unit to start."""
+
 
 class BudgetState(IntEnum):
     """How much of a budget is used."""
@@ -43,6 +46,27 @@ class Budget:
     def must_end(self, used: float, rate: float, seconds: float) -> bool:
         """Return whether running units must end now, if they use `rate` per hour for up to `seconds` more."""
         return self.hard and used + rate * seconds / 3600 >= self.total
+
+
+@dataclass(frozen=True)
+class HardBudget:
+    """A hard budget as of its last check, for units that want to start."""
+
+    budget: Budget
+    used: float
+    checked_at: float
+    grace: float
+    """How long the running units may take to terminate."""
+    longest_grace: float
+    """How long any unit may take."""
+    price: float = 1.0
+    """What a GPU-hour costs at most; 1 if the budget is in GPU-hours."""
+
+    def allows(self, gpus: float, grace: float, now: float) -> bool:
+        """Return whether the budget lasts long enough for so many GPUs: of running units, and of a new one with `grace`."""
+        longest = max(self.grace, min(grace, self.longest_grace))
+        seconds = max(now - self.checked_at, 0.0) + LEAST_RUN_S + longest
+        return self.used + gpus * self.price * seconds / 3600 <= self.budget.total
 
 
 def period_at(period: Period, now: datetime) -> tuple[datetime, datetime]:

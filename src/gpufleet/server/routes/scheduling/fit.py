@@ -1,7 +1,7 @@
 """`/api/queue/fit`: whether pods that do not exist would fit now, where, and otherwise when and why not."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,7 @@ from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.params import ClusterParams, Model
 from gpufleet.server.routes.scheduling.waiting import (
+    GroupingParam,
     OwnNamespace,
     StartEstimate,
     check_namespace,
@@ -36,10 +37,7 @@ class FitParams(ClusterParams, rename="camel"):
     gpus: Annotated[int, Meta(ge=1, le=1024, description="GPUs of each pod.")] = 1
     pods: Annotated[int, Meta(ge=1, le=MOST_PODS, description="Pods that start together.")] = 1
     model: Model = ""
-    grouping: Annotated[
-        Literal["any", "contiguous", "island"],
-        Meta(description="GPUs with adjacent indexes, or of one island."),
-    ] = "any"
+    grouping: GroupingParam = "any"
     cpu: Annotated[Quantity, Meta(description="CPUs of each pod, such as 8 or 500m.")] = ""
     memory: Annotated[Quantity, Meta(description="Memory of each pod, such as 64Gi.")] = ""
     tolerations: Annotated[
@@ -100,7 +98,7 @@ def fit_routes(
         tolerated = tuple(key.strip() for key in query.tolerations.split(",") if key.strip())
         pod = hypothetical_pod(query.cpu, query.memory, tolerated)
         found = fit(await view.ledger(), _request(query), pod, query.pods, namespaces)
-        unit = hypothetical_unit(query.gpus, query.pods, query.model, query.priority)
+        unit = hypothetical_unit(query.gpus, query.pods, query.model, query.priority, query.grouping)
         refusal = await times.refusal(unit, query.namespace) if query.namespace else ""
         estimate = None
         if found.placed < query.pods or refusal:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from gpufleet.errors import NotFound
-from gpufleet.estimates.fleet_state import WaitingUnit
+from gpufleet.estimates.fleet_state import Grouping, WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import Estimate
 from gpufleet.fleet.clusters import Clusters
@@ -58,12 +58,16 @@ OwnNamespace = Annotated[
 ]
 
 
+GroupingParam = Annotated[Grouping, Meta(description="GPUs with adjacent indexes, or of one island.")]
+
+
 class HypotheticalParams(ClusterParams, rename="camel"):
     """A unit that does not exist."""
 
     gpus: Annotated[int, Meta(ge=1, le=1024, description="GPUs of each pod.")] = 1
     pods: Annotated[int, Meta(ge=1, le=10_000, description="Pods that start together.")] = 1
     model: Model = ""
+    grouping: GroupingParam = "any"
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
     namespace: OwnNamespace = ""
 
@@ -105,7 +109,7 @@ def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list
         With a namespace it counts as one of its GpuQueue: share, guarantee, limit and budget.
         """
         check_namespace(query.namespace, namespaces)
-        unit = hypothetical_unit(query.gpus, query.pods, query.model, query.priority)
+        unit = hypothetical_unit(query.gpus, query.pods, query.model, query.priority, query.grouping)
         return estimate_row(await starts_of(query.cluster).hypothetical(unit, query.namespace))
 
     return [list_queue, estimate_start]
@@ -117,10 +121,11 @@ def check_namespace(namespace: str, visible: Namespaces) -> None:
         raise NotFound(f"parameter namespace: {namespace} is not one of your namespaces")
 
 
-def hypothetical_unit(gpus: int, pods: int, model: str, priority: int) -> WaitingUnit:
+def hypothetical_unit(gpus: int, pods: int, model: str, priority: int, grouping: Grouping) -> WaitingUnit:
     """Return pods that do not exist as a unit."""
     models = accepted_models(model) if model else frozenset[str]()
-    return WaitingUnit("", Job(gpus=float(gpus * pods)), 1000 * gpus, pods, models, priority)
+    job = Job(gpus=float(gpus * pods))
+    return WaitingUnit("", job, 1000 * gpus, pods, models, priority, grouping=grouping)
 
 
 def estimate_row(estimate: Estimate) -> StartEstimate:
