@@ -77,24 +77,6 @@ def test_an_unchanged_replay_has_the_allocation_and_the_mean_wait_of_the_ledger(
     assert replayed == pytest.approx(waited, rel=0.1)
 
 
-def test_a_wait_for_something_else_than_gpus_is_kept_and_one_for_gpus_is_not() -> None:
-    allocations = [
-        period("first.0", 8, BEGIN, BEGIN, BEGIN + 1000, 0.0),
-        period("blocked.0", 8, BEGIN + 100, BEGIN + 1000, BEGIN + 2000, 0.0),
-        period("late.0", 1, BEGIN + 2000, BEGIN + 2300, BEGIN + 3000, 0.0),
-    ]
-    capacity = [CapacityPeriod(node="a", gpus=8, model="H100", start=BEGIN - HOUR)]
-    ledger = recorded(allocations, capacity, BEGIN, BEGIN + 4000)
-    assert [(unit.arrives - BEGIN, unit.delay) for unit in ledger.units] == [(0, 0), (100, 0), (2000, 300)]
-    outcome = Simulation(ledger.nodes, ledger.units, Scenario(), ledger.end, ledger.absences).run()
-    waits = sorted(wait for each in outcome.waits.values() for wait in each)
-    assert waits == [0, 300, 900]
-    assert ledger.mean_wait_s == pytest.approx(1200 / 3)
-    more = [*capacity, CapacityPeriod(node="b", gpus=8, model="H100", start=BEGIN - HOUR)]
-    twice = recorded(allocations, more, BEGIN, BEGIN + 4000)
-    assert [unit.delay for unit in twice.units] == [0, 900, 300], "there was room on another node"
-
-
 def test_units_that_started_in_a_span_are_found_once_with_their_arrival() -> None:
     periods = [
         period("gang.0", 8, 100.0, 400.0, 900.0, 0.0),

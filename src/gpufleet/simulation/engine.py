@@ -49,7 +49,7 @@ class Simulation:
         absences: Iterable[tuple[str, float, float]] = (),
     ) -> None:
         """`absences` are nodes and the times between which they are not there."""
-        self._coming = sorted(units, key=lambda unit: (unit.enters, unit.number), reverse=True)
+        self._coming = sorted(units, key=lambda unit: (unit.arrives, unit.number), reverse=True)
         self._scenario = scenario
         self._until = until
         self._rng = random.Random(scenario.seed)  # noqa: S311 (a simulation, no secret)
@@ -74,7 +74,7 @@ class Simulation:
         self._fresh: list[Unit] = []
         self._refused: set[object] = set()
         """What does not fit since GPUs last became free: request, members and the reservations to ignore."""
-        self.now = self._coming[-1].enters if self._coming else 0.0
+        self.now = self._coming[-1].arrives if self._coming else 0.0
         self._used_until = self.now
         self._recorder = Recorder(nodes, scenario, self.fleet, demand, self.now, until)
         self.observe: Callable[[float], None] = lambda now: None
@@ -108,7 +108,7 @@ class Simulation:
 
     def _next_event(self) -> float:
         heads = (events[0][0] for events in (self._ends, self._leaving, self._node_events) if events)
-        return min(self._coming[-1].enters if self._coming else _FOREVER, *heads, _FOREVER)
+        return min(self._coming[-1].arrives if self._coming else _FOREVER, *heads, _FOREVER)
 
     def _planning_time(self, event: float) -> float:
         cycle = self._scenario.cycle_s
@@ -118,7 +118,7 @@ class Simulation:
         """Let everything happen until `to`."""
         while True:
             ends = self._ends[0][0] if self._ends else _FOREVER
-            arrives = self._coming[-1].enters if self._coming else _FOREVER
+            arrives = self._coming[-1].arrives if self._coming else _FOREVER
             leaves = self._leaving[0][0] if self._leaving else _FOREVER
             fails = self._node_events[0][0] if self._node_events else _FOREVER
             event = min(ends, arrives, leaves, fails)

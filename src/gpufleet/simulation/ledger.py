@@ -1,17 +1,16 @@
 """Make a simulation's input from recorded allocation and capacity periods.
 
 Pods of one workload with the same request that were created and started together are a gang. A pod that ran
-already at the beginning arrives then; its wait is not known. A wait for something else than GPUs is kept. Nodes that were there for a part of the time are
+already at the beginning arrives then; its wait is not known. Nodes that were there for a part of the time are
 absent for the rest.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.placement import CandidateGpu, CandidateNode, Exclusivity, Request
 from gpufleet.placement.request import LEAST_SHARE, WHOLE, Policy
-from gpufleet.simulation.other_waits import Change, Wanted, other_waits
 from gpufleet.simulation.unit import Unit
 
 TOGETHER_S = 60.0
@@ -37,16 +36,11 @@ def recorded(
     allocations: Iterable[AllocationPeriod], capacity: Iterable[CapacityPeriod], begin: float, end: float
 ) -> Recorded:
     """Return nodes and units of the periods that overlap with `begin` to `end`."""
-    capacity = list(capacity)
     nodes, absences, capacity_s = _nodes(capacity, begin, end)
     pods = _pods(allocations, begin, end)
     models = {node.gpus[0].model for node in nodes if node.gpus}
     gangs = _gangs(pods)
-    delays = _delays(gangs, pods, capacity)
-    units = [
-        replace(_unit(at, gang, begin, end, models), delay=delay if gang[0].created >= begin else 0.0)
-        for at, (gang, delay) in enumerate(zip(gangs, delays, strict=True))
-    ]
+    units = [_unit(at, gang, begin, end, models) for at, gang in enumerate(gangs)]
     used = sum((min(pod.end, end) - max(pod.start, begin)) * pod.gpus * pod.share for pod in pods)
     waits = [max(pod.start for pod in gang) - gang[0].created for gang in gangs if gang[0].created >= begin]
     mean = sum(waits) / len(waits) if waits else 0.0
@@ -73,7 +67,6 @@ class _Pod:
     workload: str
     workload_uid: str
     namespace: str
-    node: str
     gpus: int
     share: float
     model: str
@@ -100,7 +93,6 @@ def _pods(periods: Iterable[AllocationPeriod], begin: float, end: float) -> list
                 first.workload_name,
                 first.workload_uid,
                 first.namespace,
-                first.node,
                 first.gpus,
                 first.share,
                 first.model,
@@ -130,31 +122,6 @@ def _gangs(pods: Sequence[_Pod]) -> list[list[_Pod]]:
             last[key] = [pod]
             gangs.append(last[key])
     return gangs
-
-
-def _delays(
-    gangs: Sequence[Sequence[_Pod]], pods: Iterable[_Pod], capacity: Iterable[CapacityPeriod]
-) -> list[float]:
-    """Return how long each gang waited for something else than GPUs."""
-    wanted = [
-        Wanted(
-            gang[0].model,
-            gang[0].gpus * gang[0].share,
-            len(gang),
-            gang[0].created,
-            max(pod.start for pod in gang),
-        )
-        for gang in gangs
-    ]
-    changes = []
-    for period in capacity:
-        changes.append(Change(period.start, period.node, period.model, period.gpus))
-        if period.end:
-            changes.append(Change(period.end, period.node, period.model, -period.gpus))
-    for pod in pods:
-        changes.append(Change(pod.start, pod.node, pod.model, -pod.gpus * pod.share))
-        changes.append(Change(pod.end, pod.node, pod.model, pod.gpus * pod.share))
-    return other_waits(wanted, changes)
 
 
 def _unit(number: int, gang: Sequence[_Pod], begin: float, end: float, models: set[str]) -> Unit:

@@ -22,13 +22,6 @@ class Unit:
     """The longest run time that its pods declare, in seconds."""
     leaves_at: float | None = None
     """When it is deleted, whether it runs or still waits."""
-    delay: float = 0.0
-    """Seconds for which it waits for something else than GPUs before it enters the queue."""
-
-    @property
-    def enters(self) -> float:
-        """Return when it enters the queue."""
-        return self.arrives + self.delay
 
     @property
     def gpu_milli(self) -> int:
