@@ -403,7 +403,9 @@ test("a date and time field shows a time in its zone and gives it back", () => {
 
 describe("occupancy", () => {
   const period = (podName: string, gpus: number[], start: number, end: number, share = 1) => ({
-    namespace: "team",
+    namespace: "ns",
+    team: "team",
+    user: "",
     podName,
     workloadUid: podName,
     workloadKind: "Job",
