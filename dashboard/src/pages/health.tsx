@@ -8,7 +8,7 @@ import { Ago, Badge, Card, Empty, Loaded, PageHead, Pager, type Tone } from "../
 import { CostTables } from "./fault_costs";
 import { NodeActions, OperatorNote } from "./node_actions";
 import { FaultTimeline, Repairs } from "./repairs";
-import { Table } from "../ui/table";
+import { Table, pageOf } from "../ui/table";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with agents");
 const SIZE = 25;
@@ -18,7 +18,7 @@ export function HealthPage(props: { query: Record<string, string> }) {
   const { cluster, page = "1" } = props.query;
   const findings = useResource<FindingPage>(
     "api/findings",
-    { cluster, pageNum: Number(page), pageSize: SIZE },
+    { cluster, pageNum: pageOf(page), pageSize: SIZE },
     { every: 15_000, on: ["gpu", "node"], keep: true },
   );
   const repairs = useResource<RepairPage>(
@@ -52,7 +52,7 @@ export function HealthPage(props: { query: Record<string, string> }) {
                 <>
                   <Findings page={data} changes={changes} />
                   <Pager
-                    page={Number(page)}
+                    page={pageOf(page)}
                     size={SIZE}
                     total={data.total}
                     onChange={(number) => setQuery({ page: String(number) }, true)}

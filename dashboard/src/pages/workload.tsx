@@ -131,22 +131,26 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
         value={count(gpusOf(workload))}
         sub={modelsOf(workload) || (waiting ? t("any model") : t("none"))}
       />
-      <Stat
-        label={t("Current utilization")}
-        value={percent(mean)}
-        sub={read.length ? t("mean over its GPUs") : t("no readings")}
-      />
-      <Stat
-        label={t("Idle while allocated")}
-        value={read.length ? count(idle) : "–"}
-        sub={
-          read.length
-            ? idle
-              ? t("GPUs below 5%: {share} of its GPUs", { share: percent(idle / read.length) })
-              : t("all GPUs in use")
-            : t("no readings")
-        }
-      />
+      {!waiting && (
+        <>
+          <Stat
+            label={t("Current utilization")}
+            value={percent(mean)}
+            sub={read.length ? t("mean over its GPUs") : t("no readings")}
+          />
+          <Stat
+            label={t("Idle while allocated")}
+            value={read.length ? count(idle) : "–"}
+            sub={
+              read.length
+                ? idle
+                  ? t("GPUs below 5%: {share} of its GPUs", { share: percent(idle / read.length) })
+                  : t("all GPUs in use")
+                : t("no readings")
+            }
+          />
+        </>
+      )}
       <div class="card stat">
         <span class="stat-label">{durationLabel(workload.status, workload.endTime > 0)}</span>
         <span class="stat-value">

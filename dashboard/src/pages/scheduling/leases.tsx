@@ -17,7 +17,7 @@ import {
 } from "../../ui/components";
 import { NONE, percent } from "../../ui/format";
 import { ClaimLink, PodLink } from "./links";
-import { Table } from "../../ui/table";
+import { Table, pageOf } from "../../ui/table";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const SIZE = 20;
@@ -33,7 +33,7 @@ export function Leases(props: { query: Record<string, string> }) {
   const params = { cluster, search: lease, namespace: leasens, foreign };
   const leases = useResource<LeasePage>(
     "api/leases",
-    { ...params, pageNum: Number(page), pageSize: SIZE },
+    { ...params, pageNum: pageOf(page), pageSize: SIZE },
     { every: 20_000, on: ["claim"], keep: true },
   );
   const metadata = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster });
@@ -74,7 +74,7 @@ export function Leases(props: { query: Record<string, string> }) {
             <>
               <LeaseTable page={data} />
               <Pager
-                page={Number(page)}
+                page={pageOf(page)}
                 size={SIZE}
                 total={data.total}
                 onChange={(number) => setQuery({ leases: String(number) })}
