@@ -31,9 +31,28 @@ export function WorkloadPage(props: { uid: string; query: Record<string, string>
       <a class="crumb" href={link(["workloads"])}>
         <Icon name="left" /> {t("Workloads")}
       </a>
-      <Loaded of={workload} missing={t("No such workload in this cluster")} lines={8}>
-        {(data) => <Detail workload={data} query={props.query} />}
-      </Loaded>
+      {workload.error?.missing ? (
+        <Missing />
+      ) : (
+        <Loaded of={workload} lines={8}>
+          {(data) => <Detail workload={data} query={props.query} />}
+        </Loaded>
+      )}
+    </>
+  );
+}
+
+function Missing() {
+  useTitle(t("No such workload in this cluster"));
+  return (
+    <>
+      <PageHead title={t("No such workload in this cluster")} />
+      <p class="soft">
+        {t("The GPU hours of a deleted workload are on the usage page.")}{" "}
+        <a class="accent" href={link(["usage"], { by: "workload" })}>
+          {t("Usage")}
+        </a>
+      </p>
     </>
   );
 }

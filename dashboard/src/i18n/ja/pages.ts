@@ -174,6 +174,9 @@ export default {
   "Time line": "タイムライン",
   "GPUs that teams held over time": "各チームの占有GPUの推移",
   "{n} workloads": "ワークロード{n}件",
+  "start unknown": "開始時刻不明",
+  "The GPU hours of a deleted workload are on the usage page.":
+    "削除されたワークロードのGPU時間は使用量のページにあります。",
   "Waiting for GPUs": "GPU待ち",
   View: "ビュー",
   "Find a workload": "ワークロードを検索",

@@ -173,7 +173,7 @@ export default {
   "Local times.": "ローカル時刻です。",
   "Drag over a chart to zoom.": "グラフ上をドラッグすると拡大できます。",
   Show: "表示",
-  "Find a page, node, workload or claim": "ページ、ノード、ワークロード、Claimを検索",
+  "Find a page, node, workload, claim or team": "ページ、ノード、ワークロード、Claim、チームを検索",
   "Search in the list": "一覧を検索",
   "Move over the map": "マップ上を移動",
   "Open the selected GPU, its workload": "選択中のGPUまたはそのワークロードを開く",

@@ -168,6 +168,9 @@ export default {
   "Time line": "时间线",
   "GPUs that teams held over time": "各团队的 GPU 占用情况",
   "{n} workloads": "{n} 个工作负载",
+  "start unknown": "启动时间未知",
+  "The GPU hours of a deleted workload are on the usage page.":
+    "已删除的工作负载的 GPU 小时数在用量页面中。",
   "Waiting for GPUs": "等待 GPU",
   View: "视图",
   "Find a workload": "查找工作负载",

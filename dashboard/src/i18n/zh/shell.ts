@@ -164,7 +164,7 @@ export default {
   "Local times.": "本地时间。",
   "Drag over a chart to zoom.": "在图表上拖动可放大。",
   Show: "显示",
-  "Find a page, node, workload or claim": "查找页面、节点、工作负载或 Claim",
+  "Find a page, node, workload, claim or team": "查找页面、节点、工作负载、Claim 或团队",
   "Search in the list": "在列表中搜索",
   "Move over the map": "在地图上移动",
   "Open the selected GPU, its workload": "打开所选 GPU 或其工作负载",

@@ -62,7 +62,7 @@ function Row(props: Waiting) {
       <span class="num cost">
         {expected
           ? t("in {time}", { time: span(Math.max(0, (Date.parse(expected) - now) / 1000)) })
-          : t("not known")}
+          : t("start unknown")}
       </span>
     </li>
   );
