@@ -14,7 +14,7 @@ import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages
 import { dueShares } from "../src/pages/shares";
 import { waitingOf } from "../src/pages/waiting";
 import { chosenRange, rangeOf } from "../src/state/range";
-import { hrefOf, parseRoute } from "../src/state/route";
+import { hrefOf, pageOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
 import {
   distinctLabels,
@@ -26,7 +26,6 @@ import {
   shortModel,
   span,
 } from "../src/ui/format";
-import { pageOf } from "../src/ui/table";
 
 describe("the map", () => {
   test("finds every GPU at its position", () => {

@@ -68,7 +68,9 @@ def test_a_change_of_the_fleet_appears_without_reloading(site: Site, page: Page)
     )
     try:
         expect(page.locator(".feed").get_by_text("lost contact")).to_be_visible()
-        expect(page.locator(".list").first.get_by_text("lost contact")).to_be_visible()
+        expect(
+            page.locator(".card", has_text="Faults").locator(".list").get_by_text("lost contact")
+        ).to_be_visible()
     finally:
         site.change(lambda: fleet.put_node(node))
 

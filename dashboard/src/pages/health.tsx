@@ -2,13 +2,13 @@
 import type { FaultCosts, FindingPage, Me, RepairPage } from "../api/types";
 import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { link, pageOf, setQuery } from "../state/route";
 import { NONE, count, decimal } from "../ui/format";
 import { Ago, Badge, Card, Empty, Loaded, PageHead, Pager, type Tone } from "../ui/components";
 import { CostTables } from "./fault_costs";
 import { NodeActions, OperatorNote } from "./node_actions";
 import { FaultTimeline, Repairs } from "./repairs";
-import { Table, pageOf } from "../ui/table";
+import { Table } from "../ui/table";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with agents");
 const SIZE = 25;

@@ -2,7 +2,7 @@
 import type { NodePage, NodeRow, WorkloadMetadata } from "../api/types";
 import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { link, pageOf, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
 import { NONE, count, shortModel } from "../ui/format";
 import {
@@ -19,7 +19,7 @@ import {
 } from "../ui/components";
 import { ClearFilters, FilterFields, Mine, setFilter } from "../ui/filters";
 import { SortHead } from "../ui/sort";
-import { PageSize, Table, pageOf, sizeOf } from "../ui/table";
+import { PageSize, Table, sizeOf } from "../ui/table";
 
 const FILTERS = ["name", "state", "model", "source", "rack", "team", "user"];
 const STATES = [

@@ -5,11 +5,12 @@ import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link } from "../state/route";
 import { useSession } from "../state/session";
+import { usePending, useQueue } from "../state/waiting";
 import { NONE, count, decimal, list, moment, percent, span } from "../ui/format";
 import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
 import { Table } from "../ui/table";
 import { dueShares } from "./shares";
-import { usePending, useQueue, workloadsByClaim } from "./waiting";
+import { workloadsByClaim } from "./waiting";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const MOST_UNITS = 200;

@@ -1,30 +1,9 @@
 // What waits for GPUs: the pending workloads, with the estimates of the queue for those whose pods name a claim.
-import type { Me, QueuePage, StartEstimate, WorkloadPage, WorkloadRow } from "../api/types";
-import { useResource, type Resource } from "../state/resource";
-
-const MOST = 200;
+import type { QueuePage, StartEstimate, WorkloadRow } from "../api/types";
 
 export interface Waiting {
   workload: WorkloadRow;
   estimate: StartEstimate | undefined;
-}
-
-/** Return the units of the queue in their order. */
-export function useQueue(cluster: string | undefined): Resource<QueuePage> {
-  return useResource<QueuePage>("api/queue", { cluster }, { every: 15_000, on: ["claim", "node"] });
-}
-
-/** Return the pending workloads, those that began to wait first at the beginning. */
-export function usePending(cluster: string | undefined): Resource<WorkloadPage> {
-  return useResource<WorkloadPage>(
-    "api/workloads",
-    { cluster, status: "Pending", pageSize: MOST },
-    { every: 20_000, on: ["workload"] },
-  );
-}
-
-export function useMe(): string {
-  return useResource<Me>("auth/me").data?.user ?? "";
 }
 
 /** Join workloads and estimates: those of `me` first, then by position, then by age. */

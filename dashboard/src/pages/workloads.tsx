@@ -4,7 +4,7 @@ import type { WorkloadMetadata, WorkloadPage, WorkloadRow } from "../api/types";
 import { stateText } from "../i18n/states";
 import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { link, pageOf, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
 import { NONE, count, span } from "../ui/format";
 import {
@@ -22,7 +22,7 @@ import {
 } from "../ui/components";
 import { ClearFilters, FilterFields, Mine, setFilter } from "../ui/filters";
 import { SortHead } from "../ui/sort";
-import { PageSize, Table, pageOf, sizeOf } from "../ui/table";
+import { PageSize, Table, sizeOf } from "../ui/table";
 import { gpusOf, isWaiting, modelsOf } from "./request";
 import { TeamTimeline } from "./team_timeline";
 

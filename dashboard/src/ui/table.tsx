@@ -40,11 +40,6 @@ function labelCells(table: HTMLTableElement): void {
   }
 }
 
-/** Return the number of a page that the URL names; the first one if it names none. */
-export function pageOf(text: string | undefined): number {
-  return Math.min(1_000_000, Math.max(1, Math.floor(Number(text)) || 1));
-}
-
 /** Return the number of rows of a page that the URL names. */
 export function sizeOf(query: Record<string, string>): number {
   return SIZES.includes(query["size"] ?? "") ? Number(query["size"]) : DEFAULT_SIZE;

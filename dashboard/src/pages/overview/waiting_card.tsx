@@ -1,9 +1,10 @@
 // Who waits for GPUs, why, and until when; nothing if nobody waits.
 import { plural, t } from "../../i18n/text";
 import { link } from "../../state/route";
+import { useMe, usePending, useQueue } from "../../state/waiting";
 import { NONE, span } from "../../ui/format";
 import { Card, useNow } from "../../ui/components";
-import { useMe, usePending, useQueue, waitingOf, type Waiting } from "../waiting";
+import { waitingOf, type Waiting } from "../waiting";
 
 const SHOWN = 3;
 

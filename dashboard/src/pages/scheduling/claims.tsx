@@ -4,12 +4,12 @@ import type { ClaimPage } from "../../api/types";
 import { stateText } from "../../i18n/states";
 import { plural, t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
-import { link, setQuery } from "../../state/route";
+import { link, pageOf, setQuery } from "../../state/route";
 import { Badge, Card, Choice, Empty, Loaded, Pager } from "../../ui/components";
 import { NONE, count, list } from "../../ui/format";
 import { Explain } from "../claim";
 import { ClaimLink, GangLink, PodLink } from "./links";
-import { Table, pageOf } from "../../ui/table";
+import { Table } from "../../ui/table";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const PHASES = [

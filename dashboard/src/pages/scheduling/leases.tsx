@@ -3,7 +3,7 @@ import { addressOf } from "../../api/client";
 import type { LeasePage, WorkloadMetadata } from "../../api/types";
 import { t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
-import { link, setQuery } from "../../state/route";
+import { link, pageOf, setQuery } from "../../state/route";
 import {
   Ago,
   Badge,
@@ -17,7 +17,7 @@ import {
 } from "../../ui/components";
 import { NONE, percent } from "../../ui/format";
 import { ClaimLink, PodLink } from "./links";
-import { Table, pageOf } from "../../ui/table";
+import { Table } from "../../ui/table";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const SIZE = 20;
