@@ -17,6 +17,7 @@ import { chosenRange, rangeOf } from "../src/state/range";
 import { hrefOf, pageOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
 import {
+  shortUid,
   distinctLabels,
   fieldTime,
   limitText,
@@ -513,4 +514,12 @@ test.each([
   ["1e30", 1_000_000],
 ])("page %s of a list is %s", (text, page) => {
   expect(pageOf(text)).toBe(page);
+});
+
+test.each([
+  ["0a477369-ec7f-4eac-9fad-9c16f8ec5cc8", "0a477369"],
+  ["slurm-1233921-1794952368", "slurm-1233921"],
+  ["2f947aacc43a91a8d4f398361be04092", "2f947aac"],
+])("the UID %s is shortened to %s", (uid, short) => {
+  expect(shortUid(uid)).toBe(short);
 });

@@ -213,3 +213,15 @@ def test_a_deleted_workload_points_to_its_hours(demo: Demo, page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("No such workload in this cluster")
     page.get_by_role("main").get_by_role("link", name="Usage").click()
     expect(page).to_have_url(re.compile("#/usage[?]by=workload"))
+
+
+def test_runs_that_are_compared_have_their_own_last_value(demo: Demo, desktop: Page) -> None:
+    trained = [
+        row["uid"]
+        for row in demo.get("api/workloads?kind=PyTorchJob&pageSize=20")["data"]
+        if row["status"] in ("Running", "Completed")
+    ]
+    open_page(demo, desktop, f"compare?runs={','.join(trained[:3])}")
+    legend = desktop.locator("figure.chart").first.locator(".key b")
+    expect(legend.first).to_be_visible()
+    assert "–" not in legend.all_inner_texts()

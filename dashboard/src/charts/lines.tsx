@@ -120,6 +120,8 @@ export function Lines(props: Props) {
     });
   const valueOf = (index: number) => {
     const limit = index < own ? null : limitOf(all[index] as Line);
+    // Runs that are compared end at different places.
+    if (!cursor && props.position) return statisticsOf(values[index] ?? []).last;
     return limit ?? (place === null ? null : values[index]?.[place]);
   };
   const titleOf = (at: number) => (props.bars ? weekday(at * 1000, zone) : moment(at * 1000, zone));
