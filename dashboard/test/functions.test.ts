@@ -4,17 +4,20 @@ import { align, alone, nearest, stack, statisticsOf } from "../src/charts/align"
 import { teamColours } from "../src/charts/colours";
 import { heldShare, occupancyRows } from "../src/charts/occupancy";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
-import type { Report, ReportRow } from "../src/api/types";
+import type { Report, ReportRow, WorkloadRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
 import { gangsOf } from "../src/pages/gang";
 import { allocatedRows, coverageText, stackedLines } from "../src/pages/report";
 import { durationLabel, gpusOf, modelsOf } from "../src/pages/request";
 import { byFree } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
-import { rangeOf } from "../src/state/range";
-import { hrefOf, parseRoute } from "../src/state/route";
+import { dueShares } from "../src/pages/shares";
+import { waitingOf } from "../src/pages/waiting";
+import { chosenRange, rangeOf } from "../src/state/range";
+import { hrefOf, pageOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
 import {
+  shortUid,
   distinctLabels,
   fieldTime,
   limitText,
@@ -403,7 +406,9 @@ test("a date and time field shows a time in its zone and gives it back", () => {
 
 describe("occupancy", () => {
   const period = (podName: string, gpus: number[], start: number, end: number, share = 1) => ({
-    namespace: "team",
+    namespace: "ns",
+    team: "team",
+    user: "",
     podName,
     workloadUid: podName,
     workloadKind: "Job",
@@ -453,4 +458,68 @@ test("a team keeps its colour, and a few teams have different ones", () => {
   expect(teamColours(["research"]).get("research")).toBe(
     teamColours(["research", ""]).get("research"),
   );
+});
+
+describe("what waits", () => {
+  const row = (name: string, user: string, startAt: number, claims: string[] = []) =>
+    ({ name, uid: name, user, startAt, claims, namespace: "ns" }) as unknown as WorkloadRow;
+  const unit = (claim: string, position: number) => ({
+    namespace: "ns",
+    name: `gang ns/${claim}`,
+    claims: [claim],
+    estimate: { position, waitsFor: "8 free GPUs", expectedStart: null } as never,
+  });
+
+  test("is listed by owner, then by position, then by age", () => {
+    const rows = [
+      row("old", "bob", 1),
+      row("second", "bob", 2, ["b"]),
+      row("first", "bob", 3, ["a"]),
+      row("mine", "alice", 4),
+    ];
+    const found = waitingOf(rows, [unit("a", 1), unit("b", 2)], "alice");
+    expect(found.map((each) => each.workload.name)).toEqual(["mine", "first", "second", "old"]);
+    expect(found.map((each) => each.estimate?.position)).toEqual([undefined, 1, 2, undefined]);
+  });
+});
+
+test("the due share of a queue is its weight among its siblings, within that of its parent", () => {
+  const queues = [
+    { name: "science", parent: "", weight: 3 },
+    { name: "web", parent: "", weight: 1 },
+    { name: "nlp", parent: "science", weight: 1 },
+    { name: "vision", parent: "science", weight: 2 },
+  ];
+  expect([...dueShares(queues).values()]).toEqual([0.75, 0.25, 0.25, 0.5]);
+  const loop = [{ name: "a", parent: "a", weight: 1 }];
+  expect(dueShares(loop).get("a")).toBe(1);
+});
+
+test.each([
+  ["1", "2"],
+  ["9", "1"],
+  ["1731900000", "99999999999999"],
+  ["9007199254740991", "9007199254740991"],
+  ["1700000000", String(1700000000 + 93 * 86_400)],
+])("a range from %s to %s is refused", (from, to) => {
+  expect(chosenRange({ from, to })).toBeNull();
+});
+
+test.each([
+  [undefined, 1],
+  ["-1", 1],
+  ["x", 1],
+  ["2.5", 2],
+  ["9999", 9999],
+  ["1e30", 1_000_000],
+])("page %s of a list is %s", (text, page) => {
+  expect(pageOf(text)).toBe(page);
+});
+
+test.each([
+  ["0a477369-ec7f-4eac-9fad-9c16f8ec5cc8", "0a477369"],
+  ["slurm-1233921-1794952368", "slurm-1233921"],
+  ["2f947aacc43a91a8d4f398361be04092", "2f947aac"],
+])("the UID %s is shortened to %s", (uid, short) => {
+  expect(shortUid(uid)).toBe(short);
 });

@@ -68,7 +68,9 @@ def test_a_change_of_the_fleet_appears_without_reloading(site: Site, page: Page)
     )
     try:
         expect(page.locator(".feed").get_by_text("lost contact")).to_be_visible()
-        expect(page.locator(".list").first.get_by_text("lost contact")).to_be_visible()
+        expect(
+            page.locator(".card", has_text="Faults").locator(".list").get_by_text("lost contact")
+        ).to_be_visible()
     finally:
         site.change(lambda: fleet.put_node(node))
 
@@ -540,7 +542,7 @@ def test_the_number_of_gpus_can_be_typed_over(site: Site, page: Page) -> None:
     field.press_sequentially("100")
     expect(page.get_by_text("1 to 64")).to_be_visible()
     field.press("Tab")
-    expect(field).to_have_value("10")
+    expect(field).to_have_value("64")
 
 
 def test_dragging_over_a_chart_zooms_all_charts_and_back_returns(site: Site, page: Page) -> None:
@@ -591,7 +593,7 @@ def test_the_crosshair_reads_out_all_charts_and_the_legend_hides_lines(site: Sit
     key = first.locator(".legend button").first
     key.click()
     expect(key).to_have_attribute("aria-pressed", "false")
-    first.get_by_text("Values", exact=True).click()
+    first.get_by_text("Last, mean and max", exact=True).click()
     expect(first.get_by_role("columnheader")).to_have_text(["Line", "Last", "Mean", "Max"])
 
 

@@ -55,6 +55,15 @@ async def test_the_content_policy_allows_only_this_server_and_nothing_inline(bui
     assert "frame-ancestors 'none'" in policy
 
 
+async def test_pages_without_an_icon_of_their_own_get_one(build: Path, tmp_path: Path) -> None:
+    (build / "assets" / "icon-5e6f.svg").write_text("<svg/>")
+    async with client_of(Api(routes=dashboard_routes(build))) as http:
+        icon = await http.get("/favicon.ico")
+    assert (icon.status_code, icon.headers["content-type"]) == (200, "image/svg+xml")
+    async with client_of(Api(routes=dashboard_routes(tmp_path / "none"))) as http:
+        assert (await http.get("/favicon.ico")).status_code == 204
+
+
 async def test_a_matching_etag_gets_a_304(build: Path) -> None:
     async with client_of(Api(routes=dashboard_routes(build))) as http:
         first = await http.get("/")

@@ -245,6 +245,21 @@ async def test_members_are_placed_by_their_own_affinity_and_selector(stage: Stag
     assert nodes == [["c"], ["a"], ["b"]]
 
 
+async def test_an_explanation_lists_changes_after_which_a_gang_would_fit(stage: Stage) -> None:
+    await stage.node("a", gpus=2)
+    await stage.node("b", gpus=1)
+    await stage.group("g", 2)
+    await gang_claim(stage, "g", 2)
+    for name in ("p0", "p1"):
+        await stage.pod(name, "of-g")
+    await stage.until(lambda: "1 of 2 members fit" in stage.note("g"))
+    why = explain(stage.scheduler.ledger, "default", "of-g")
+    assert why.remedies == (
+        "start it with 1 instead of 2 pods",
+        "ask for 1 instead of 2 GPUs per pod",
+    )
+
+
 async def test_a_gang_with_a_member_that_fits_nowhere_is_explained(stage: Stage) -> None:
     await stage.node("a")
     await stage.node("b")

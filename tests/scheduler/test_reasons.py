@@ -1,6 +1,7 @@
 """The words of claim statuses, events and logs: what users read is what the planner decided."""
 
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 from tests.scheduler.stage import Stage, device
 from tests.scheduler.test_gangs import GATED, gang_claim
@@ -59,6 +60,17 @@ async def test_refused_nodes_are_grouped_by_all_reasons(stage: Stage) -> None:
         "have been cordoned": 2,
         "is not ready": 1,
     }
+
+
+async def test_the_reasons_of_nodes_are_those_of_the_sentence(stage: Stage) -> None:
+    await stage.node("a", devices=[device(0, health="Unhealthy")])
+    await stage.claim("one")
+    pod = await stage.pod("p", "one")
+    ledger = stage.scheduler.ledger
+    claim = ledger.claims["default", "one"]
+    decided = "Pending: 0/1 nodes fit: 1 is not ready; draining: GPU 0 of a"  # as it was before
+    ledger.claims["default", "one"] = replace(claim, status=replace(claim.status, message=decided))
+    assert explain(ledger, "default", "one", pod).reasons == {"is not ready": 1}
 
 
 async def test_nodes_with_unhealthy_gpus_are_a_group_of_their_own(stage: Stage) -> None:

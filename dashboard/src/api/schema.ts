@@ -2066,6 +2066,8 @@ export interface components {
          */
         OccupancyPeriod: {
             namespace: string;
+            team: string;
+            user: string;
             podName: string;
             workloadUid: string;
             workloadKind: string;
@@ -6146,6 +6148,8 @@ export interface operations {
                      *         "periods": [
                      *           {
                      *             "namespace": "research",
+                     *             "team": "research",
+                     *             "user": "alice",
                      *             "podName": "llama-0",
                      *             "workloadUid": "1f0c",
                      *             "workloadKind": "Job",

@@ -1,10 +1,10 @@
-// Who held the GPUs of a node: rows are GPUs, bars are workloads, coloured by namespace.
+// Who held the GPUs of a node: rows are GPUs, bars are workloads, coloured by team.
 import { useRef, useState } from "preact/hooks";
 import type { Occupancy, OccupancyPeriod } from "../api/types";
 import { plural, rich, t } from "../i18n/text";
 import { link } from "../state/route";
-import { useSession } from "../state/session";
-import { moment, percent, span } from "../ui/format";
+import { useSession, type Zone } from "../state/session";
+import { list, moment, percent, span } from "../ui/format";
 import { saveCsv, savePng } from "../ui/export";
 import { teamColours, themeColour } from "./colours";
 import { heldShare, occupancyRows, type Bar, type Row } from "./occupancy";
@@ -23,7 +23,7 @@ export function Gantt(props: {
   const { occupancy, start, end } = props;
   const now = Date.now() / 1000;
   const rows = occupancyRows(occupancy, start, end, now);
-  const colours = teamColours(occupancy.periods.map((period) => period.namespace));
+  const colours = teamColours(occupancy.periods.map((period) => period.team));
   const drag = useDrag((from, to) =>
     props.onZoom(start + from * (end - start), start + to * (end - start)),
   );
@@ -40,7 +40,7 @@ export function Gantt(props: {
                   key={bar.key}
                   bar={bar}
                   now={now}
-                  colour={colours.get(bar.period.namespace) ?? ""}
+                  colour={colours.get(bar.period.team) ?? ""}
                 />
               ))}
             </div>
@@ -64,10 +64,10 @@ export function Gantt(props: {
             {rich("held {share} of the time", { share: <b class="num">{percent(held)}</b> })}
           </span>
         )}
-        {[...colours].map(([namespace, colour]) => (
-          <span class="key" key={namespace}>
+        {[...colours].map(([team, colour]) => (
+          <span class="key" key={team}>
             <span class="swatch" style={{ background: colour }} />
-            {namespace || t("another namespace")}
+            {team || t("another namespace")}
           </span>
         ))}
         <span class="chart-tools">
@@ -105,9 +105,11 @@ export function ShareAxis(props: { start: number; end: number }) {
 function saveTable(occupancy: Occupancy): void {
   const at = (seconds: number) => (seconds ? new Date(seconds * 1000).toISOString() : null);
   saveCsv("occupancy", [
-    ["gpus", "namespace", "kind", "workload", "pod", "start", "end", "share"],
+    ["gpus", "team", "user", "namespace", "kind", "workload", "pod", "start", "end", "share"],
     ...occupancy.periods.map((period) => [
       period.gpus.join(" "),
+      period.team,
+      period.user,
       period.namespace,
       period.workloadKind,
       period.workloadName,
@@ -127,7 +129,7 @@ function savePicture(rows: readonly Row[], colours: ReadonlyMap<string, string>)
     context.fillStyle = themeColour("--muted");
     context.fillText(row.name, 0, place * height + height / 2);
     for (const bar of row.bars) {
-      context.fillStyle = colours.get(bar.period.namespace) ?? "";
+      context.fillStyle = colours.get(bar.period.team) ?? "";
       const [left, length] = [bar.left * (width - label), bar.width * (width - label)];
       const top = place * height + 2 + bar.top * (height - 4);
       context.fillRect(label + left, top, Math.max(1, length - 1), bar.height * (height - 4));
@@ -149,7 +151,8 @@ function BarLink(props: { bar: Bar; now: number; colour: string }) {
     height: `${height * 100}%`,
     background: props.colour,
   };
-  const text = describe(period, props.now);
+  const { zone } = useSession();
+  const text = `${describe(period, props.now)}\n${whenText(period.start, period.end, zone)}`;
   return period.workloadUid ? (
     <a
       class="gantt-bar"
@@ -159,16 +162,25 @@ function BarLink(props: { bar: Bar; now: number; colour: string }) {
       draggable={false}
       style={style}
     >
-      {period.workloadName}
+      {height === 1 && period.workloadName}
     </a>
   ) : (
     <span class="gantt-bar" title={text} style={style} />
   );
 }
 
+/** Return from when to when GPUs were held, in seconds; an end of 0 has not come. */
+export function whenText(start: number, end: number, zone: Zone): string {
+  return `${moment(start * 1000, zone)} – ${end ? moment(end * 1000, zone) : t("now")}`;
+}
+
 function describe(period: OccupancyPeriod, now: number): string {
   const name = period.workloadName
-    ? `${period.workloadKind} ${period.namespace}/${period.workloadName}`
+    ? list(
+        [`${period.workloadKind} ${period.namespace}/${period.workloadName}`, period.user].filter(
+          Boolean,
+        ),
+      )
     : t("a workload of another namespace");
   const all = plural(period.gpuCount, "{n} GPU", "{n} GPUs");
   const gpus =

@@ -22,6 +22,8 @@ import { pictureOf } from "./picture";
 import { HEIGHT, plotOptions, type Format, type Shape } from "./plot";
 
 const MOST_NAMED = 12;
+/** More lines have their mean and maximum only in the table. */
+const MOST_DETAILED = 4;
 const MOST_READ = 8;
 const MOST_ROWS = 64;
 const DAY = 86_400;
@@ -118,6 +120,8 @@ export function Lines(props: Props) {
     });
   const valueOf = (index: number) => {
     const limit = index < own ? null : limitOf(all[index] as Line);
+    // Runs that are compared end at different places.
+    if (!cursor && props.position) return statisticsOf(values[index] ?? []).last;
     return limit ?? (place === null ? null : values[index]?.[place]);
   };
   const titleOf = (at: number) => (props.bars ? weekday(at * 1000, zone) : moment(at * 1000, zone));
@@ -166,6 +170,9 @@ export function Lines(props: Props) {
             >
               <span class="swatch" style={{ background: colours[index] ?? "" }} />
               {line.name} <b class="num">{written(valueOf(index), format)}</b>
+              {all.length <= MOST_DETAILED && limitOf(line) === null && (
+                <Statistics values={values[index] ?? []} format={format} />
+              )}
             </button>
           ))
         ) : (
@@ -229,6 +236,16 @@ function Readout(props: {
   );
 }
 
+function Statistics(props: { values: readonly (number | null)[]; format: Format }) {
+  const { mean, max } = statisticsOf(props.values);
+  if (mean === null || max === null) return null;
+  return (
+    <span class="muted num">
+      {t("mean {mean}, max {max}", { mean: props.format(mean), max: props.format(max) })}
+    </span>
+  );
+}
+
 function Many(props: { values: (number | null)[][]; place: number | null; format: Format }) {
   const now = props.values
     .map((column) => (props.place === null ? null : column[props.place]))
@@ -258,7 +275,7 @@ function Values(props: { lines: readonly Line[]; values: (number | null)[][]; fo
   if (!props.lines.length) return null;
   return (
     <details class="chart-values" onToggle={(event) => setOpen(event.currentTarget.open)}>
-      <summary class="muted small">{t("Values")}</summary>
+      <summary class="muted small">{t("Last, mean and max")}</summary>
       {open && (
         <table>
           <thead>

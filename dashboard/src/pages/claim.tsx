@@ -60,7 +60,7 @@ export function Explanation(props: {
       {(explained) => (
         <div>
           <p class="soft">
-            <Badge word={explained.waiting ? "Pending" : "Bound"} /> {explained.sentence}
+            {explained.waiting && <Badge word="Pending" />} {explained.sentence}
           </p>
           {explained.estimate && <Estimate estimate={explained.estimate} />}
           {Object.keys(explained.reasons).length > 0 && (
@@ -74,6 +74,13 @@ export function Explanation(props: {
                   </div>
                 ))}
             </div>
+          )}
+          {explained.waiting && !explained.remedies.length && (
+            <p class="muted">
+              {t(
+                "No change of its request would make it fit now. It starts when GPUs become free.",
+              )}
+            </p>
           )}
           {explained.remedies.length > 0 && (
             <div class="verdict">

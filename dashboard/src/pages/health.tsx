@@ -2,7 +2,7 @@
 import type { FaultCosts, FindingPage, Me, RepairPage } from "../api/types";
 import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { link, pageOf, setQuery } from "../state/route";
 import { NONE, count, decimal } from "../ui/format";
 import { Ago, Badge, Card, Empty, Loaded, PageHead, Pager, type Tone } from "../ui/components";
 import { CostTables } from "./fault_costs";
@@ -18,7 +18,7 @@ export function HealthPage(props: { query: Record<string, string> }) {
   const { cluster, page = "1" } = props.query;
   const findings = useResource<FindingPage>(
     "api/findings",
-    { cluster, pageNum: Number(page), pageSize: SIZE },
+    { cluster, pageNum: pageOf(page), pageSize: SIZE },
     { every: 15_000, on: ["gpu", "node"], keep: true },
   );
   const repairs = useResource<RepairPage>(
@@ -52,7 +52,7 @@ export function HealthPage(props: { query: Record<string, string> }) {
                 <>
                   <Findings page={data} changes={changes} />
                   <Pager
-                    page={Number(page)}
+                    page={pageOf(page)}
                     size={SIZE}
                     total={data.total}
                     onChange={(number) => setQuery({ page: String(number) }, true)}

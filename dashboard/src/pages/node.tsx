@@ -2,7 +2,7 @@
 import type { Graph, NodeDetail, NodeGpu, Occupancy } from "../api/types";
 import { css, viridis } from "../charts/colours";
 import { Gantt } from "../charts/gantt";
-import { rich, t } from "../i18n/text";
+import { plural, rich, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { rangeName, useRange, zoomTo } from "../state/range";
 import { link } from "../state/route";
@@ -12,7 +12,7 @@ import { Ago, Badge, Card, Empty, KeyValues, PageHead, Loaded } from "../ui/comp
 import { RangeChoice } from "../ui/range";
 import { Table } from "../ui/table";
 import { Graphs } from "./graphs";
-import { STATE_TONES, STATE_WORDS } from "./nodes";
+import { STATE_TONES, STATE_WORDS, allocatedText } from "./nodes";
 
 export function NodePage(props: { name: string; query: Record<string, string> }) {
   const { cluster } = props.query;
@@ -83,8 +83,8 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
 
 function allocationText(node: NodeDetail): string {
   return node.gpuAllocated == null
-    ? t("{total} GPUs, allocation unknown", { total: node.gpuTotal })
-    : t("{held} of {total} GPUs allocated", { held: node.gpuAllocated, total: node.gpuTotal });
+    ? plural(node.gpuTotal, "{n} GPU, allocation unknown", "{n} GPUs, allocation unknown")
+    : allocatedText(node.gpuAllocated, node.gpuTotal);
 }
 
 const FREE = t("free");

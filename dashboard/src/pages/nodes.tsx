@@ -1,8 +1,8 @@
 // Node list, filtered by state, name, model, source, rack, team and user.
 import type { NodePage, NodeRow, WorkloadMetadata } from "../api/types";
-import { t } from "../i18n/text";
+import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { link, pageOf, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
 import { NONE, count, shortModel } from "../ui/format";
 import {
@@ -53,7 +53,7 @@ export function NodesPage(props: { query: Record<string, string> }) {
   const chosen = Object.fromEntries(FILTERS.map((field) => [field, query[field]]));
   const nodes = useResource<NodePage>(
     "api/nodes",
-    { cluster, ...chosen, ...orderOf(sort), pageNum: Number(page), pageSize: size },
+    { cluster, ...chosen, ...orderOf(sort), pageNum: pageOf(page), pageSize: size },
     { every: 15_000, on: ["node", "gpu"], keep: true },
   );
   const meta = useResource<WorkloadMetadata>(
@@ -118,7 +118,7 @@ export function NodesPage(props: { query: Record<string, string> }) {
                 </Empty>
               )}
               <Pager
-                page={Number(page)}
+                page={pageOf(page)}
                 size={size}
                 total={rows.total}
                 onChange={(number) => setQuery({ page: String(number) }, true)}
@@ -198,11 +198,15 @@ function NodeTable(props: { rows: NodeRow[]; sort: Sort; sources: number }) {
   );
 }
 
+export function allocatedText(held: number, total: number): string {
+  return plural(total, "{held} of {n} GPU allocated", "{held} of {n} GPUs allocated", { held });
+}
+
 /** One square per GPU, filled if allocated. */
 export function GpuSquares(props: { total: number; held: number }) {
   if (props.total > 16) return <span>{`${props.held} / ${props.total}`}</span>;
   return (
-    <span class="pips" role="img" aria-label={t("{held} of {total} GPUs allocated", props)}>
+    <span class="pips" role="img" aria-label={allocatedText(props.held, props.total)}>
       {Array.from({ length: props.total }, (_, place) => (
         <span key={place} class={place < props.held ? "on" : ""} />
       ))}

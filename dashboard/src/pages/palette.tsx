@@ -1,6 +1,6 @@
-// The command palette: find pages, nodes, workloads and claims, and go there.
+// The command palette: find pages, teams, nodes, workloads and claims, and go there.
 import { useEffect, useState } from "preact/hooks";
-import type { ClaimPage, NodePage, WorkloadPage } from "../api/types";
+import type { ClaimPage, NodePage, WorkloadMetadata, WorkloadPage } from "../api/types";
 import { kindText, stateText } from "../i18n/states";
 import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
@@ -47,7 +47,7 @@ export function Palette(props: { pages: Destination[]; onClose: () => void }) {
     <Dialog label={t("Search")} class="palette" onClose={props.onClose}>
       <label class="search">
         <Icon name="search" />
-        <span class="sr">{t("Find a page, node, workload or claim")}</span>
+        <span class="sr">{t("Find a page, node, workload, claim or team")}</span>
         <input
           type="text"
           list={undefined}
@@ -55,7 +55,7 @@ export function Palette(props: { pages: Destination[]; onClose: () => void }) {
           aria-expanded="true"
           aria-controls="palette-list"
           aria-activedescendant={found[at] ? `palette-${at}` : undefined}
-          placeholder={t("Find a page, node, workload or claim")}
+          placeholder={t("Find a page, node, workload, claim or team")}
           value={text}
           autofocus
           onInput={(event) => {
@@ -102,11 +102,23 @@ function useDestinations(query: string, pages: Destination[]): Destination[] {
     { keep: true },
   );
   const claims = useResource<ClaimPage>("api/claims", { cluster, pageSize: CLAIMS });
+  const teams =
+    useResource<WorkloadMetadata>("api/workloadMetadata", { cluster }).data?.teams ?? [];
   // The English name of a page finds it in every language.
   const matching = pages.filter((page) => includes(`${page.name} ${page.key}`, query));
   if (!query) return matching;
   return [
     ...matching,
+    ...teams
+      .filter((team) => includes(team, query))
+      .slice(0, EACH)
+      .map((team) => ({
+        key: `team ${team}`,
+        icon: "workloads" as const,
+        name: team,
+        note: t("Team"),
+        href: link(["workloads"], { team }),
+      })),
     ...(nodes.data?.data ?? []).map((node) => ({
       key: `node ${node.name}`,
       icon: "nodes" as const,

@@ -1,23 +1,24 @@
 // Queue page: what waits for GPUs, in order, when each unit is expected to start, and the GpuQueues.
-import type { QueueList, QueuePage as Units } from "../api/types";
+import type { QueueList, QueuePage as Units, WorkloadRow } from "../api/types";
 import { periodText } from "../i18n/states";
 import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
+import { link } from "../state/route";
 import { useSession } from "../state/session";
+import { usePending, useQueue } from "../state/waiting";
 import { NONE, count, decimal, list, moment, percent, span } from "../ui/format";
 import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
 import { Table } from "../ui/table";
+import { dueShares } from "./shares";
+import { workloadsByClaim } from "./waiting";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const MOST_UNITS = 200;
 
 export function QueuePage(props: { query: Record<string, string> }) {
   const { cluster } = props.query;
-  const units = useResource<Units>(
-    "api/queue",
-    { cluster },
-    { every: 30_000, on: ["claim", "workload"] },
-  );
+  const units = useQueue(cluster);
+  const pending = usePending(cluster).data?.data ?? [];
   const queues = useResource<QueueList>("api/queues", { cluster }, { every: 30_000 });
   const waiting = units.data?.data.length;
   return (
@@ -39,7 +40,7 @@ export function QueuePage(props: { query: Record<string, string> }) {
           <Loaded of={units} missing={UNAVAILABLE} lines={6}>
             {(data) =>
               data.data.length ? (
-                <UnitTable units={data.data} />
+                <UnitTable units={data.data} pending={pending} />
               ) : (
                 <Empty title={t("Nothing waits")}>
                   {t("Every pod that requests GPUs has them.")}
@@ -72,7 +73,8 @@ export function QueuePage(props: { query: Record<string, string> }) {
 
 type Unit = Units["data"][number];
 
-function UnitTable(props: { units: Unit[] }) {
+function UnitTable(props: { units: Unit[]; pending: readonly WorkloadRow[] }) {
+  const workloads = workloadsByClaim(props.pending);
   const now = useNow(30_000);
   const { zone } = useSession();
   const shown = props.units.slice(0, MOST_UNITS);
@@ -97,10 +99,13 @@ function UnitTable(props: { units: Unit[] }) {
             <tr key={unit.name}>
               <td class="right">{unit.estimate.position}</td>
               <td class="name">
-                {unit.name.replace(`${unit.namespace}/`, "")}
+                <UnitLink unit={unit} workload={workloadOf(unit, workloads)} />
                 <div class="muted small">{unit.namespace}</div>
               </td>
-              <td class="words">{unit.estimate.waitsFor}</td>
+              <td class="words">
+                {unit.estimate.waitsFor}
+                <div class="muted small">{workloadOf(unit, workloads)?.waitingReason}</div>
+              </td>
               <td>
                 {unit.estimate.expectedStart
                   ? t("in {time}", {
@@ -124,6 +129,26 @@ function UnitTable(props: { units: Unit[] }) {
       )}
     </>
   );
+}
+
+/** Return the workload whose pods name a claim of the unit. */
+function workloadOf(
+  unit: Unit,
+  workloads: ReadonlyMap<string, WorkloadRow>,
+): WorkloadRow | undefined {
+  return unit.claims
+    .map((claim) => workloads.get(`${unit.namespace}/${claim}`))
+    .find((each) => each !== undefined);
+}
+
+/** Link to the workload, or to the explanation of the claim if no workload is known. */
+function UnitLink(props: { unit: Unit; workload: WorkloadRow | undefined }) {
+  const { unit, workload } = props;
+  const name = unit.name.replace(`${unit.namespace}/`, "");
+  const [claim] = unit.claims;
+  if (workload) return <a href={link(["workloads", workload.uid])}>{name}</a>;
+  if (!claim) return <>{name}</>;
+  return <a href={link(["scheduling"], { claim: `${unit.namespace}/${claim}` })}>{name}</a>;
 }
 
 /** The interval of a start on a time line, with a mark at the expected time. */
@@ -152,7 +177,22 @@ function budgetText(budget: { percent: number; period: string }): string {
   });
 }
 
+/** The part of the recent use, the part that is due by weight, and who is over or under it. */
+function Share(props: { share: number; due: number }) {
+  const difference = Math.round((props.share - props.due) * 100);
+  return (
+    <>
+      {percent(props.share)}
+      <div class="muted small">
+        {t("{share} due", { share: percent(props.due) })}
+        {difference > 0 ? `, ${t("over")}` : difference < 0 ? `, ${t("under")}` : ""}
+      </div>
+    </>
+  );
+}
+
 function QueueTable(props: { queues: QueueList["data"] }) {
+  const due = dueShares(props.queues);
   return (
     <Table label={t("GpuQueues")}>
       <thead>
@@ -182,7 +222,9 @@ function QueueTable(props: { queues: QueueList["data"] }) {
             <td class="right">{queue.limit == null ? NONE : count(queue.limit)}</td>
             <td class="right">{decimal(queue.pending)}</td>
             <td class="right">{count(queue.weight)}</td>
-            <td class="right">{percent(queue.share)}</td>
+            <td class="right">
+              <Share share={queue.share} due={due.get(queue.name) ?? 0} />
+            </td>
             <td>{queue.budget ? budgetText(queue.budget) : NONE}</td>
             <td class="words">
               {queue.conditions

@@ -1,11 +1,12 @@
 // The GPUs that teams held over time: rows are workloads below their team, bars are as high as the number of GPUs.
 import type { FleetOccupancy, OccupyingWorkload, WorkloadMetadata } from "../api/types";
 import { teamColours } from "../charts/colours";
-import { ShareAxis, useDrag } from "../charts/gantt";
-import { t } from "../i18n/text";
+import { ShareAxis, useDrag, whenText } from "../charts/gantt";
+import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { rangeName, useRange, zoomTo, type Range } from "../state/range";
 import { link } from "../state/route";
+import { useSession } from "../state/session";
 import { Card, Empty, Loaded } from "../ui/components";
 import { ClearFilters, FilterFields } from "../ui/filters";
 import { decimal, list, span } from "../ui/format";
@@ -126,8 +127,14 @@ function moreHref(team: string): string {
   return link(["workloads"], { view: "timeline", team });
 }
 
+/** Return a number of GPUs, with one digit for shares of GPUs. */
+function gpuText(gpus: number): string {
+  return plural(Math.round(gpus * 10) / 10, "{n} GPU", "{n} GPUs");
+}
+
 function Row(props: { workload: OccupyingWorkload; range: Range; colour: string }) {
   const { workload, range } = props;
+  const { zone } = useSession();
   const now = Date.now() / 1000;
   const until = Math.min(now, range.end);
   const share = (at: number) =>
@@ -144,12 +151,13 @@ function Row(props: { workload: OccupyingWorkload; range: Range; colour: string 
           const ends = part.end || until;
           const held = {
             name: list([workload.name, workload.user].filter(Boolean)),
-            gpus: t("{n} GPUs", { n: decimal(part.gpus) }),
+            gpus: gpuText(part.gpus),
             time: span(ends - part.start),
           };
-          const text = part.end
+          const what = part.end
             ? t("{name}, {gpus}, for {time}", held)
             : t("{name}, {gpus}, for {time} so far", held);
+          const text = `${what}\n${whenText(part.start, part.end, zone)}`;
           const left = share(part.start);
           return (
             <a
@@ -167,7 +175,7 @@ function Row(props: { workload: OccupyingWorkload; range: Range; colour: string 
                 background: props.colour,
               }}
             >
-              {part.gpus === most ? t("{n} GPUs", { n: decimal(part.gpus, 0) }) : ""}
+              {part.gpus === most ? gpuText(part.gpus) : ""}
             </a>
           );
         })}

@@ -31,9 +31,28 @@ export function WorkloadPage(props: { uid: string; query: Record<string, string>
       <a class="crumb" href={link(["workloads"])}>
         <Icon name="left" /> {t("Workloads")}
       </a>
-      <Loaded of={workload} missing={t("No such workload in this cluster")} lines={8}>
-        {(data) => <Detail workload={data} query={props.query} />}
-      </Loaded>
+      {workload.error?.missing ? (
+        <Missing />
+      ) : (
+        <Loaded of={workload} lines={8}>
+          {(data) => <Detail workload={data} query={props.query} />}
+        </Loaded>
+      )}
+    </>
+  );
+}
+
+function Missing() {
+  useTitle(t("No such workload in this cluster"));
+  return (
+    <>
+      <PageHead title={t("No such workload in this cluster")} />
+      <p class="soft">
+        {t("The GPU hours of a deleted workload are on the usage page.")}{" "}
+        <a class="accent" href={link(["usage"], { by: "workload" })}>
+          {t("Usage")}
+        </a>
+      </p>
     </>
   );
 }
@@ -131,22 +150,26 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
         value={count(gpusOf(workload))}
         sub={modelsOf(workload) || (waiting ? t("any model") : t("none"))}
       />
-      <Stat
-        label={t("Current utilization")}
-        value={percent(mean)}
-        sub={read.length ? t("mean over its GPUs") : t("no readings")}
-      />
-      <Stat
-        label={t("Idle while allocated")}
-        value={read.length ? count(idle) : "–"}
-        sub={
-          read.length
-            ? idle
-              ? t("GPUs below 5%: {share} of its GPUs", { share: percent(idle / read.length) })
-              : t("all GPUs in use")
-            : t("no readings")
-        }
-      />
+      {!waiting && (
+        <>
+          <Stat
+            label={t("Current utilization")}
+            value={percent(mean)}
+            sub={read.length ? t("mean over its GPUs") : t("no readings")}
+          />
+          <Stat
+            label={t("Idle while allocated")}
+            value={read.length ? count(idle) : "–"}
+            sub={
+              read.length
+                ? idle
+                  ? t("GPUs below 5%: {share} of its GPUs", { share: percent(idle / read.length) })
+                  : t("all GPUs in use")
+                : t("no readings")
+            }
+          />
+        </>
+      )}
       <div class="card stat">
         <span class="stat-label">{durationLabel(workload.status, workload.endTime > 0)}</span>
         <span class="stat-value">

@@ -4,7 +4,7 @@ import type { WorkloadMetadata, WorkloadPage, WorkloadRow } from "../api/types";
 import { stateText } from "../i18n/states";
 import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { link, pageOf, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
 import { NONE, count, span } from "../ui/format";
 import {
@@ -56,7 +56,7 @@ export function WorkloadsPage(props: { query: Record<string, string> }) {
               ? " "
               : filtered
                 ? t("{n} match", { n: total })
-                : t("{n} that request or requested GPUs", { n: total })
+                : plural(total, "{n} workload", "{n} workloads")
         }
       >
         <Choice
@@ -89,7 +89,7 @@ function List(props: {
   const chosen = Object.fromEntries(FILTERS.map((field) => [field, query[field]]));
   const rows = useResource<WorkloadPage>(
     "api/workloads",
-    { cluster, ...chosen, ...orderOf(sort), pageNum: Number(page), pageSize: size },
+    { cluster, ...chosen, ...orderOf(sort), pageNum: pageOf(page), pageSize: size },
     { every: 15_000, on: ["workload"], keep: true },
   );
   const total = rows.data?.total;
@@ -177,7 +177,7 @@ function List(props: {
                 </Empty>
               )}
               <Pager
-                page={Number(page)}
+                page={pageOf(page)}
                 size={size}
                 total={data.total}
                 onChange={(number) => setQuery({ page: String(number) }, true)}

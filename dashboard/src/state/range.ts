@@ -24,6 +24,8 @@ const POINTS = 240;
 const SHORTEST_STEP = 15;
 /** A shorter range has no two readings. */
 export const SHORTEST = 60;
+/** The API returns who held GPUs for at most so many days. */
+export const MOST_DAYS = 92;
 
 /** Start, end and step in seconds. */
 export interface Range {
@@ -57,9 +59,17 @@ export function rangeOf(query: Record<string, string>, nowMs: number, run?: Run)
 /** Return the range between `from` and `to`, if the query names a valid one. */
 export function chosenRange(query: Record<string, string>): { start: number; end: number } | null {
   const [start, end] = [Number(query["from"]), Number(query["to"])];
-  return Number.isSafeInteger(start) && start > 0 && end - start >= SHORTEST
+  const length = end - start;
+  return Number.isSafeInteger(start) && start > 0 && end <= LATEST && isLength(length)
     ? { start, end }
     : null;
+}
+
+/** The end of the year 9999, in seconds: fields have no later one. */
+const LATEST = 253_402_300_799;
+
+function isLength(seconds: number): boolean {
+  return seconds >= SHORTEST && seconds <= MOST_DAYS * 86_400;
 }
 
 function stepOf(length: number): number {

@@ -52,6 +52,11 @@ export function setQuery(changes: Record<string, string | undefined>, step = fal
   }
 }
 
+/** Return the number of a page that the URL names; the first one if it names none. */
+export function pageOf(text: string | undefined): number {
+  return Math.min(1_000_000, Math.max(1, Math.floor(Number(text)) || 1));
+}
+
 export function useRoute(): Route {
   const [route, setRoute] = useState(() => parseRoute(location.hash));
   useEffect(() => {

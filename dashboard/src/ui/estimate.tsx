@@ -9,7 +9,7 @@ import { useNow } from "./components";
 export function Estimate(props: { estimate: StartEstimate }) {
   const { zone } = useSession();
   const now = useNow(30_000);
-  const { position, expectedStart, earliestStart, latestStart } = props.estimate;
+  const { position, waitsFor, expectedStart, earliestStart, latestStart } = props.estimate;
   const until = (text: string) => span(Math.max(0, (Date.parse(text) - now) / 1000));
   return (
     <p class="soft">
@@ -19,13 +19,14 @@ export function Estimate(props: { estimate: StartEstimate }) {
             time: <b class="num">{until(expectedStart)}</b>,
             moment: moment(Date.parse(expectedStart), zone),
           })
-        : t("When it starts is not known.")}
+        : t("When it starts is not known: {reason}.", { reason: waitsFor })}
       {expectedStart && earliestStart && latestStart && (
         <span class="muted">
           {" "}
           {t("(90%: in {from} to {to})", { from: until(earliestStart), to: until(latestStart) })}
         </span>
-      )}
+      )}{" "}
+      {expectedStart && t("It waits for {reason}.", { reason: waitsFor })}
     </p>
   );
 }

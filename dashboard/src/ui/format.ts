@@ -151,6 +151,11 @@ export function shortModel(model: string): string {
   return model.replace(/[_-]/g, " ").replace(/^(NVIDIA|AMD Instinct|AMD|Intel)\s+/i, "") || NONE;
 }
 
+/** Shorten a UID to what tells runs apart: the first digits of a UUID, or the number of a Slurm job. */
+export function shortUid(uid: string): string {
+  return /^[a-z]+-\d+-/.exec(uid)?.[0].slice(0, -1) ?? uid.slice(0, 8);
+}
+
 /** Return which namespaces the data is limited to: "Limited to namespaces a, b." */
 export function limitText(namespaces: string[], shown = 5): string {
   const named = list(namespaces.slice(0, shown));

@@ -21,6 +21,7 @@ export function NumberField(props: {
       props.onChange(value);
   };
   const valid = text.trim() !== "" && Number(text) >= min && Number(text) <= max;
+  const nearest = Math.min(max, Math.max(min, Math.floor(Number(text)) || props.value));
   return (
     <>
       <input
@@ -32,7 +33,7 @@ export function NumberField(props: {
         aria-label={props.label}
         aria-invalid={!valid}
         onInput={(event) => onInput(event.currentTarget.value)}
-        onBlur={() => valid || setText(String(props.value))}
+        onBlur={() => valid || onInput(String(nearest))}
       />
       {!valid && (
         <span class="small failed-words" role="alert">

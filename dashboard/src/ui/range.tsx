@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { t } from "../i18n/text";
 import {
+  MOST_DAYS,
   PRESETS,
   SHORTEST,
   choosePreset,
@@ -59,6 +60,8 @@ function AnyRange(props: { range: Range; zone: Zone }) {
     if (Number.isNaN(start) || Number.isNaN(end)) setProblem(t("Enter both times."));
     else if (end - start < SHORTEST * 1000)
       setProblem(t("The end must be at least a minute after the start."));
+    else if (end - start > MOST_DAYS * 86_400_000)
+      setProblem(t("Choose at most {days} days.", { days: MOST_DAYS }));
     else zoomTo(start / 1000, end / 1000);
   };
   return (

@@ -3,7 +3,7 @@ import { Dialog } from "./dialog";
 import { t } from "../i18n/text";
 
 const SHORTCUTS: [string, string][] = [
-  ["Ctrl K", t("Find a page, node, workload or claim")],
+  ["Ctrl K", t("Find a page, node, workload, claim or team")],
   ["/", t("Search in the list")],
   ["g o", t("Overview")],
   ["g n", t("Nodes")],

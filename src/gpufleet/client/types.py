@@ -667,6 +667,8 @@ class OccupancyPeriod(msgspec.Struct, kw_only=True):
     """A pod that held GPUs; all names are empty if the caller may not see them."""
 
     namespace: str
+    team: str
+    user: str
     pod_name: str = msgspec.field(name="podName")
     workload_uid: str = msgspec.field(name="workloadUid")
     workload_kind: str = msgspec.field(name="workloadKind")

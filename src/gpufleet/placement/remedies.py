@@ -35,13 +35,14 @@ def remedies(inventory: Inventory, request: Request, among: Iterable[str] | None
         return []
     found = [
         Remedy(kind, f"{text} (then it fits on {verdict.node})", verdict.node)
-        for kind, text, changed in _relaxed(request)
+        for kind, text, changed in relaxed(request)
         if isinstance(verdict := inventory.place(changed, names), Fits)
     ]
     return [*found, *_fewer(inventory, request, names), *_after_holders_end(inventory, request, names)]
 
 
-def _relaxed(request: Request) -> Iterator[tuple[str, str, Request]]:
+def relaxed(request: Request) -> Iterator[tuple[str, str, Request]]:
+    """Yield the kind, the text and the request without each of its constraints."""
     if request.topology is Topology.REQUIRED:
         yield "topology", "set topology.mode to Preferred", replace(request, topology=Topology.PREFERRED)
         if request.min_bandwidth_gbps:

@@ -186,8 +186,8 @@ def _while_draining(
     if new := {pod.uid for pod in pods} - set(status.pods):
         return structs.replace(status, pods=tuple(sorted({*status.pods, *new})))
     if node.blocked_by_budget:
-        return _say(status, f"a PodDisruptionBudget does not allow that {len(pods)} pods leave together")
-    return _say(status, f"{len(pods)} pods must leave")
+        return _say(status, f"a PodDisruptionBudget does not allow that {_pods(pods)} leave together")
+    return _say(status, f"{_pods(pods)} must leave")
 
 
 def _while_drained(
@@ -263,9 +263,13 @@ _STEPS = {
 }
 
 
+def _pods(pods: Sequence[PodView]) -> str:
+    return f"{len(pods)} pod{'s' if len(pods) != 1 else ''}"
+
+
 def _drain(status: RepairStatus, pods: Sequence[PodView], rules: RepairRules, now: float) -> RepairStatus:
     grace = max((min(pod.grace, rules.max_grace) for pod in pods), default=0.0)
-    status = _enter(status, "Draining", now, f"{len(pods)} pods must leave, in {grace:g} s")
+    status = _enter(status, "Draining", now, f"{_pods(pods)} must leave, in {grace:g} s")
     started = status.drain_started or whole_second(now)
     uids = tuple(sorted(pod.uid for pod in pods))
     return structs.replace(status, drain_started=started, evict_at=whole_second(now + grace), pods=uids)

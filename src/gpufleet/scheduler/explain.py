@@ -1,6 +1,7 @@
 """Explain why a claim or pod is pending, and what would make it fit."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpufleet.errors import InvalidRequest
@@ -9,9 +10,9 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.kubernetes.resource_claims import is_delivered_by_claim
 from gpufleet.model.namespaces import Namespaces
-from gpufleet.placement.gang import GangFits
+from gpufleet.placement.gang import GangFits, GangRefused
 from gpufleet.placement.reasons import phrase
-from gpufleet.placement.remedies import remedies
+from gpufleet.placement.remedies import relaxed, remedies
 from gpufleet.placement.request import Request
 from gpufleet.placement.verdict import Fits
 from gpufleet.scheduler.planning.gang_planner import Level, level_of, members_of, place_members
@@ -25,6 +26,8 @@ from gpufleet.scheduler.state.node_resources import Room
 
 _QUEUE = re.compile(r"queue (\S+) has (?:reached|used up)")
 """Begins the reason of a unit whose GpuQueue may not have more GPUs."""
+_NODES = re.compile(r"(\d+) ([^,;]+)")
+"""A number of nodes and their reason, in the sentence of a refusal."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def _allocated(pods: list[Pod]) -> Explanation:
         return Explanation(
             False, f"allocated: {', '.join(allocated[:8])}{' …' if len(allocated) > 8 else ''}", {}
         )
-    return Explanation(False, f"all {len(pods)} pods that use the claim have finished", {})
+    ended = "its only pod has" if len(pods) == 1 else f"all its {len(pods)} pods have"
+    return Explanation(False, f"{ended} finished", {})
 
 
 def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod], namespaces: Namespaces) -> Explanation:
@@ -92,8 +96,15 @@ def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod], namespaces: Names
     if found.waiting and decided not in ("", NOT_TRIED):
         queue = _QUEUE.match(decided)
         ways = (f"see kubectl describe gpuqueue {queue[1]}",) if queue else found.remedies
-        return replace(found, sentence=decided, remedies=ways)
+        reasons = _reasons_in(decided) if decided != found.sentence else found.reasons
+        return replace(found, sentence=decided, reasons=reasons or found.reasons, remedies=ways)
     return found
+
+
+def _reasons_in(sentence: str) -> dict[str, int]:
+    """Return the nodes by reason that a sentence names: an older decision may differ from what is true now."""
+    _, _, reasons = sentence.partition(" nodes fit: ")
+    return {reason: int(count) for count, reason in _NODES.findall(reasons.partition(";")[0])}
 
 
 def _single(ledger: Ledger, request: Request, pod: Pod | None, namespaces: Namespaces) -> Explanation:
@@ -150,7 +161,33 @@ def _gang(ledger: Ledger, gang: Gang) -> Explanation:
         return Explanation(True, f"gang {gang.name} fits; the scheduler has not started it yet", {})
     why = with_all_nodes(ledger, pods[found.stuck], found.why)
     reasons = {phrase(reason, why.request, count): count for reason, count in why.counts.items()}
-    return Explanation(True, gang_sentence(ledger, gang.name, pods, found), reasons)
+    ways = _gang_ways(ledger, pods, requests, nodes, found)
+    return Explanation(True, gang_sentence(ledger, gang.name, pods, found), reasons, tuple(ways))
+
+
+def _gang_ways(
+    ledger: Ledger,
+    pods: Sequence[Pod],
+    requests: Sequence[Request],
+    nodes: Sequence[frozenset[str]],
+    found: GangRefused,
+) -> list[str]:
+    """Return changes of all members after which the gang would fit now."""
+    ways = [f"start it with {found.placed} instead of {found.size} pods"] if found.placed else []
+    if found.label and isinstance(place_members(ledger, pods, requests, nodes), GangFits):
+        ways.append(f"accept nodes with different {found.label}")
+    for kind, text, _ in relaxed(requests[0]):
+        without = [
+            next((changed for other, _, changed in relaxed(request) if other == kind), request)
+            for request in requests
+        ]
+        if isinstance(place_members(ledger, pods, without, nodes), GangFits):
+            ways.append(text)
+    for fewer in range(requests[0].count - 1, 0, -1):
+        smaller = [replace(request, count=min(fewer, request.count)) for request in requests]
+        if isinstance(place_members(ledger, pods, smaller, nodes), GangFits):
+            return [*ways, f"ask for {fewer} instead of {requests[0].count} GPUs per pod"]
+    return ways
 
 
 def _gang_remedies(ledger: Ledger, gang: Gang) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ DIMENSIONS = (
 REQUESTS: dict[str, list[str]] = {
     "/": ["/"],
     "/assets/{name}": ["/assets/none"],
+    "/favicon.ico": ["/favicon.ico"],
     "/docs": ["/docs"],
     "/docs/docs.css": ["/docs/docs.css"],
     "/docs/docs.js": ["/docs/docs.js"],

@@ -16,6 +16,7 @@ async def test_every_period_of_a_node_is_returned_with_its_gpus(http: httpx.Asyn
     assert (periods["mine-0"]["gpus"], periods["mine-0"]["workloadUid"]) == ([0, 1], "job")
     assert (periods["mine-half"]["gpus"], periods["mine-half"]["share"]) == ([4], 0.5)
     assert periods["mine-0"]["start"] == HOUR
+    assert {each["team"] for each in found["periods"]} == {"blue", f"{SECRET}-team"}
 
 
 async def test_periods_of_other_namespaces_have_no_names(http: httpx.AsyncClient) -> None:

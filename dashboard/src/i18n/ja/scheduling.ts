@@ -132,7 +132,12 @@ export default {
   "{nodes} could take one of them.": "{nodes}がそのうち1つを受け入れ可能です。",
   "{nodes} could take it.": "{nodes}が受け入れ可能です。",
   No: "不可",
-  "It would wait for {reason}.": "待機対象：{reason}。",
+  "{what} would wait:": "{what}は待機します：",
+  "No change of its request would make it fit now. It starts when GPUs become free.":
+    "要求を変更しても現在は配置できません。空きGPUができると開始します。",
+  "{share} due": "配分{share}",
+  over: "超過",
+  under: "不足",
   "{n} free": "空き{n}",
   Own: "内部",
   External: "外部",

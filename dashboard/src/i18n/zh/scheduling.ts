@@ -128,7 +128,12 @@ export default {
   "{nodes} could take one of them.": "{nodes}可以容纳其中之一。",
   "{nodes} could take it.": "{nodes}可以容纳。",
   No: "不能",
-  "It would wait for {reason}.": "将等待：{reason}。",
+  "{what} would wait:": "{what}将等待：",
+  "No change of its request would make it fit now. It starts when GPUs become free.":
+    "目前更改请求也无法放置。有 GPU 空闲时启动。",
+  "{share} due": "应得 {share}",
+  over: "超出",
+  under: "不足",
   "{n} free": "{n} 个空闲",
   Own: "自有",
   External: "外部",

@@ -5,10 +5,11 @@ import { groupings } from "../../heatmap/arrange";
 import { isMetric, type ColourBy } from "../../heatmap/colouring";
 import { HeatMap } from "../../heatmap/heatmap";
 import { midSentence, quantityText } from "../../i18n/states";
-import { t } from "../../i18n/text";
+import { plural, t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { setQuery } from "../../state/route";
 import { Card, Choice, Empty, Loaded, Search, Select } from "../../ui/components";
+import { count } from "../../ui/format";
 
 const COLOURS = (
   [
@@ -42,9 +43,9 @@ export function MapCard(props: { query: Record<string, string> }) {
       title={t("Every GPU")}
       note={
         map.data
-          ? t("{gpus} on {nodes} nodes", {
-              gpus: map.data.values.length,
-              nodes: map.data.nodes.length,
+          ? t("{gpus} on {nodes}", {
+              gpus: count(map.data.values.length),
+              nodes: plural(map.data.nodes.length, "{n} node", "{n} nodes"),
             })
           : undefined
       }

@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import type { ClusterHour, ClusterOverview, NodePage } from "../../api/types";
 import { Lines } from "../../charts/lines";
-import { t } from "../../i18n/text";
+import { plural, t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { link } from "../../state/route";
 import { Card, Empty, Loaded, PageHead } from "../../ui/components";
@@ -10,6 +10,7 @@ import { hourAt, lastHours } from "../period";
 import { Consumers, Faults, Feed, Hottest, WasteList } from "./lists";
 import { MapCard } from "./map_card";
 import { Stats } from "./stats";
+import { WaitingCard } from "./waiting_card";
 
 const WEEK = 7 * 24;
 
@@ -34,6 +35,7 @@ export function OverviewPage(props: { query: Record<string, string> }) {
     <>
       <PageHead title={t("Overview")} sub={overview.data ? subtitle(overview.data) : " "} />
       <Stats overview={overview} week={week.data ?? []} />
+      <WaitingCard cluster={cluster} />
       <div class="grid">
         <MapCard query={props.query} />
       </div>
@@ -73,9 +75,9 @@ export function OverviewPage(props: { query: Record<string, string> }) {
 }
 
 function subtitle(overview: ClusterOverview): string {
-  return t("{gpus} GPUs on {nodes} nodes", {
-    gpus: overview.totalGpus,
-    nodes: overview.totalNodes,
+  return t("{gpus} on {nodes}", {
+    gpus: plural(overview.totalGpus, "{n} GPU", "{n} GPUs"),
+    nodes: plural(overview.totalNodes, "{n} node", "{n} nodes"),
   });
 }
 

@@ -1,7 +1,7 @@
 // The numbers at the top of the overview.
 import type { ClusterHour, ClusterOverview } from "../../api/types";
 import { Spark } from "../../charts/spark";
-import { t } from "../../i18n/text";
+import { plural, t } from "../../i18n/text";
 import type { Resource } from "../../state/resource";
 import { link } from "../../state/route";
 import { NONE, count, percent } from "../../ui/format";
@@ -11,11 +11,17 @@ const IDLE_BELOW = 5;
 
 function allocationText(overview: ClusterOverview): string {
   return overview.schedulableAllocatedGpus == null
-    ? t("allocation of {gpus} GPUs unknown", { gpus: overview.schedulableGpus })
-    : t("{allocated} of {gpus} schedulable GPUs", {
-        allocated: overview.schedulableAllocatedGpus,
-        gpus: overview.schedulableGpus,
-      });
+    ? plural(
+        overview.schedulableGpus,
+        "allocation of {n} GPU unknown",
+        "allocation of {n} GPUs unknown",
+      )
+    : plural(
+        overview.schedulableGpus,
+        "{allocated} of {n} schedulable GPU",
+        "{allocated} of {n} schedulable GPUs",
+        { allocated: overview.schedulableAllocatedGpus },
+      );
 }
 
 export function Stats(props: { overview: Resource<ClusterOverview>; week: ClusterHour[] }) {
@@ -56,15 +62,17 @@ export function Stats(props: { overview: Resource<ClusterOverview>; week: Cluste
         <div class="card stat">
           <span class="stat-label">{t("Idle while allocated")}</span>
           <span class="stat-value">
-            {data?.measuredGpus ? count(data.idleGpus) : NONE} <small>{t("GPUs")}</small>
+            {data?.measuredGpus ? count(data.idleGpus) : NONE}{" "}
+            <small>{plural(data?.measuredGpus ? data.idleGpus : 0, "GPU", "GPUs")}</small>
           </span>
           <span class="stat-sub num">
             {data?.measuredGpus
-              ? t("{share} of {gpus} allocated GPUs, below {limit}%", {
-                  share: percent(data.idleGpus / data.measuredGpus),
-                  gpus: data.measuredGpus,
-                  limit: IDLE_BELOW,
-                })
+              ? plural(
+                  data.measuredGpus,
+                  "{share} of {n} allocated GPU, below {limit}%",
+                  "{share} of {n} allocated GPUs, below {limit}%",
+                  { share: percent(data.idleGpus / data.measuredGpus), limit: IDLE_BELOW },
+                )
               : t("no readings")}
           </span>
         </div>

@@ -4,7 +4,7 @@ import type { ClaimPage } from "../../api/types";
 import { stateText } from "../../i18n/states";
 import { plural, t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
-import { link, setQuery } from "../../state/route";
+import { link, pageOf, setQuery } from "../../state/route";
 import { Badge, Card, Choice, Empty, Loaded, Pager } from "../../ui/components";
 import { NONE, count, list } from "../../ui/format";
 import { Explain } from "../claim";
@@ -29,7 +29,7 @@ export function Claims(props: { query: Record<string, string> }) {
   const params = { cluster, gang, namespace, phase: phase === "all" ? undefined : phase };
   const claims = useResource<ClaimPage>(
     "api/claims",
-    { ...params, pageNum: Number(page), pageSize: SIZE },
+    { ...params, pageNum: pageOf(page), pageSize: SIZE },
     { every: 15_000, on: ["claim", "workload"], keep: true },
   );
   return (
@@ -68,7 +68,7 @@ export function Claims(props: { query: Record<string, string> }) {
             <>
               <ClaimTable page={data} />
               <Pager
-                page={Number(page)}
+                page={pageOf(page)}
                 size={SIZE}
                 total={data.total}
                 onChange={(number) => setQuery({ claims: String(number) })}

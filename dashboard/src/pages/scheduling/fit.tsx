@@ -170,14 +170,10 @@ function Verdict(props: { answer: FitAnswer; gpus: number; pods: number; model: 
       ) : (
         <>
           <p>
-            <Badge word={t("No")} tone="warn" /> {answer.sentence}.
+            <Badge word={t("No")} tone="warn" /> {t("{what} would wait:", { what })}{" "}
+            {answer.sentence}.
           </p>
           {answer.estimate && <Estimate estimate={answer.estimate} />}
-          {answer.estimate && !answer.estimate.expectedStart && (
-            <p class="soft">
-              {t("It would wait for {reason}.", { reason: answer.estimate.waitsFor })}
-            </p>
-          )}
         </>
       )}
       <p class="muted small nodes-line">

@@ -3,7 +3,7 @@ import { addressOf } from "../../api/client";
 import type { LeasePage, WorkloadMetadata } from "../../api/types";
 import { t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
-import { link, setQuery } from "../../state/route";
+import { link, pageOf, setQuery } from "../../state/route";
 import {
   Ago,
   Badge,
@@ -33,7 +33,7 @@ export function Leases(props: { query: Record<string, string> }) {
   const params = { cluster, search: lease, namespace: leasens, foreign };
   const leases = useResource<LeasePage>(
     "api/leases",
-    { ...params, pageNum: Number(page), pageSize: SIZE },
+    { ...params, pageNum: pageOf(page), pageSize: SIZE },
     { every: 20_000, on: ["claim"], keep: true },
   );
   const metadata = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster });
@@ -74,7 +74,7 @@ export function Leases(props: { query: Record<string, string> }) {
             <>
               <LeaseTable page={data} />
               <Pager
-                page={Number(page)}
+                page={pageOf(page)}
                 size={SIZE}
                 total={data.total}
                 onChange={(number) => setQuery({ leases: String(number) })}

@@ -5,7 +5,7 @@ import { t } from "../../i18n/text";
 import { link, setQuery } from "../../state/route";
 import { sorted, type Sort } from "../../state/sort";
 import { Pager } from "../../ui/components";
-import { decimal, percent, withUnit } from "../../ui/format";
+import { decimal, percent, shortUid, withUnit } from "../../ui/format";
 import { SortHead } from "../../ui/sort";
 import { GROUPS, rowName, workloadKey, type UsageRow } from "./query";
 import { Table } from "../../ui/table";
@@ -157,7 +157,7 @@ function RowName(props: { row: UsageRow; open: (() => void) | undefined }) {
         {row.runs > 1
           ? ` · ${t("{n} runs", { n: row.runs })}`
           : row.uid
-            ? ` · ${row.uid.slice(0, 8)}`
+            ? ` · ${shortUid(row.uid)}`
             : ""}
       </div>
     </>

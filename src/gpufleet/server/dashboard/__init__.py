@@ -1,8 +1,8 @@
-"""`/` and `/assets/*`: the dashboard's static files.
+"""`/`, `/assets/*` and `/favicon.ico`: the dashboard's static files.
 
 The page reads its data from the public API like any other client, so its files are public even when
-the API requires a login. Locations within the page are behind the `#` of the URL: the server knows two
-paths, and the page works under any prefix of a proxy. File names under `/assets` contain a hash of the
+the API requires a login. Locations within the page are behind the `#` of the URL: the server knows
+only these paths, and the page works under any prefix of a proxy. File names under `/assets` contain a hash of the
 content, so browsers may cache them for a year; the page itself is revalidated on each visit.
 
 The content security policy allows scripts, styles, fonts and data from this server only, and nothing inline.
@@ -72,7 +72,13 @@ def dashboard_routes(folder: Path = STATIC) -> list[Route]:
             raise NotFound(f"the dashboard has no file {name[:64]!r}")
         return files[name]
 
-    return [dashboard, asset]
+    @get("/favicon.ico", scope="public", hidden=True)
+    async def icon() -> Raw:
+        """Return the icon for pages that name none: the API documentation and printed reports."""
+        found = next((file for name, file in files.items() if name.startswith("icon-")), None)
+        return found or Raw(b"", "image/svg+xml", status=204)
+
+    return [dashboard, asset, icon]
 
 
 def _read(path: Path, cache_control: str) -> Raw:

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.fleet.clusters import Clusters
+from gpufleet.fleet.workloads.teams import team_of, user_of
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.periods import AllocationPeriod
 from gpufleet.server.http.routing import Route, get
@@ -30,6 +31,8 @@ class OccupancyPeriod(msgspec.Struct, rename="camel"):
     """A pod that held GPUs; all names are empty if the caller may not see them."""
 
     namespace: str
+    team: str
+    user: str
     pod_name: str
     workload_uid: str
     workload_kind: str
@@ -82,6 +85,8 @@ def _period(period: AllocationPeriod, namespaces: Namespaces) -> OccupancyPeriod
     visible = is_visible(namespaces, period.namespace)
     return OccupancyPeriod(
         namespace=period.namespace if visible else "",
+        team=team_of(period) if visible else "",
+        user=user_of(period) if visible else "",
         pod_name=period.pod if visible else "",
         workload_uid=period.workload_uid if visible else "",
         workload_kind=period.workload_kind if visible else "",
@@ -99,6 +104,8 @@ _EXAMPLE = Occupancy(
     periods=[
         OccupancyPeriod(
             namespace="research",
+            team="research",
+            user="alice",
             pod_name="llama-0",
             workload_uid="1f0c",
             workload_kind="Job",

@@ -1,0 +1,70 @@
+// Who waits for GPUs, why, and until when; nothing if nobody waits.
+import { plural, t } from "../../i18n/text";
+import { link } from "../../state/route";
+import { useMe, usePending, useQueue } from "../../state/waiting";
+import { NONE, span } from "../../ui/format";
+import { Card, useNow } from "../../ui/components";
+import { waitingOf, type Waiting } from "../waiting";
+
+const SHOWN = 3;
+
+export function WaitingCard(props: { cluster: string | undefined }) {
+  const pending = usePending(props.cluster).data;
+  const units = useQueue(props.cluster).data?.data ?? [];
+  const me = useMe();
+  if (!pending?.total) return null;
+  return (
+    <div class="grid">
+      <Card
+        title={t("Waiting for GPUs")}
+        note={plural(pending.total, "{n} workload", "{n} workloads")}
+        flush
+        aside={
+          <a class="small muted" href={link(["queue"])}>
+            {t("Queue")}
+          </a>
+        }
+      >
+        <ul class="list">
+          {waitingOf(pending.data, units, me)
+            .slice(0, SHOWN)
+            .map((waiting) => (
+              <Row key={waiting.workload.uid} {...waiting} />
+            ))}
+          {pending.total > SHOWN && (
+            <li class="small list-foot">
+              <a class="muted" href={link(["workloads"], { status: "Pending" })}>
+                {t("and {more} more", { more: pending.total - SHOWN })}
+              </a>
+            </li>
+          )}
+        </ul>
+      </Card>
+    </div>
+  );
+}
+
+function Row(props: Waiting) {
+  const { workload, estimate } = props;
+  const now = useNow(30_000);
+  const expected = estimate?.expectedStart;
+  const about = [workload.namespace, workload.user].filter(Boolean).join(" · ");
+  return (
+    <li>
+      <span class="grow">
+        <a class="line" href={link(["workloads", workload.uid])}>
+          {workload.name} <span class="muted small">{about}</span>
+        </a>
+        <span class="line muted small" title={workload.waitingReason}>
+          {estimate?.waitsFor || workload.waitingReason || NONE}
+        </span>
+      </span>
+      <span class="num small soft">{plural(workload.gpuRequested, "{n} GPU", "{n} GPUs")}</span>
+      <span class="num cost">
+        {expected
+          ? t("in {time}", { time: span(Math.max(0, (Date.parse(expected) - now) / 1000)) })
+          : t("start unknown")}
+      </span>
+    </li>
+  );
+}

@@ -1,0 +1,228 @@
+"""Test each item of the dashboard over a real demo: both themes, desktop and phone, keyboard, console, axe."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from dashboard.tools.demo_process import Demo
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from tests.dashboard.accessibility import serious_violations
+from tests.dashboard.test_demo import open_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.long]
+SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
+SCREENS = [(theme, size) for theme in ("dark", "light") for size in SIZES]
+
+
+def new_page(browser: Browser, theme: str, size: str, problems: list[str]) -> Page:
+    """Open a page that notes errors of scripts and of the console."""
+    width, height = SIZES[size]
+    phone = size == "phone"
+    context: BrowserContext = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if theme == "dark" else "light",
+        is_mobile=phone,
+        has_touch=phone,
+        reduced_motion="reduce" if phone else "no-preference",
+    )
+    context.set_default_timeout(15_000)
+    expect.set_options(timeout=15_000)
+    opened = context.new_page()
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    return opened
+
+
+@pytest.fixture(params=SCREENS, ids="-".join)
+def screen(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """Open a page in each theme and size, and fail the test if the console has an error."""
+    problems: list[str] = []
+    theme, size = request.param
+    opened = new_page(browser, theme, size, problems)
+    yield opened
+    opened.context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def desktop(browser: Browser) -> Iterator[Page]:
+    """Open a page on a desktop, and fail the test if the console has an error."""
+    problems: list[str] = []
+    opened = new_page(browser, "dark", "desktop", problems)
+    yield opened
+    opened.context.close()
+    assert problems == []
+
+
+def test_every_page_is_accessible_and_within_the_screen(demo: Demo, screen: Page) -> None:
+    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
+    waiting = demo.get("api/claims?phase=Pending&pageSize=1")["data"][0]
+    pages = [
+        "",
+        "?by=team&group=topology.kubernetes.io/rack",
+        "nodes",
+        f"nodes/{demo.get('api/nodes?state=partial&pageSize=1')['data'][0]['name']}?span=24h",
+        "workloads",
+        "workloads?view=timeline",
+        f"workloads/{run}?span=run",
+        f"compare?runs={run}",
+        "queue",
+        f"scheduling?claim={waiting['namespace']}/{waiting['name']}",
+        "health",
+        "usage",
+    ]
+    for path in pages:
+        open_page(demo, screen, path)
+        assert (path, serious_violations(screen)) == (path, [])
+        assert screen.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        assert not re.search(r"\b1 (GPUs|nodes|pods|workloads|units)\b", screen.inner_text("main")), path
+
+
+def test_one_click_on_the_first_page_says_why_a_workload_waits_and_until_when(
+    demo: Demo, screen: Page
+) -> None:
+    open_page(demo, screen, "")
+    card = screen.locator(".card", has_text="Waiting for GPUs")
+    unit = demo.get("api/queue")["data"][0]
+    row = card.locator("li", has_text=unit["claims"][0])
+    expect(row).to_contain_text(re.compile(r"in \d+|start unknown"))
+    row.get_by_role("link").focus()
+    screen.keyboard.press("Enter")
+    why = screen.locator(".card", has_text="Why it waits")
+    explained = demo.get(f"api/claims/{unit['namespace']}/{unit['claims'][0]}/explain")
+    status = next(
+        claim["message"]
+        for claim in demo.get("api/claims?phase=Pending")["data"]
+        if claim["name"] == unit["claims"][0]
+    )
+    assert status == f"Pending: {explained['sentence']}"
+    expect(why).to_contain_text(explained["sentence"])
+    expect(why).to_contain_text(re.compile(r"Position \d+ in the queue\. (Expected to start in|When)"))
+    expect(why).to_contain_text(explained["estimate"]["waitsFor"])
+    expect(why).to_contain_text(re.compile("Ways to make it fit|No change of its request"))
+    for reason, nodes in explained["reasons"].items():
+        assert f"{nodes} {reason}" in explained["sentence"]
+    for absent in ("Running for", "Allocated GPUs", "Current utilization", "Idle while allocated"):
+        expect(screen.get_by_text(absent, exact=True)).to_have_count(0)
+
+
+def test_units_of_the_queue_open_their_workload(demo: Demo, screen: Page) -> None:
+    open_page(demo, screen, "queue")
+    unit = screen.get_by_role("region", name="Waiting units").locator("tbody tr").first
+    name = unit.get_by_role("link").inner_text().removeprefix("gang ")
+    expect(unit).to_contain_text("nodes fit:")
+    unit.get_by_role("link").click()
+    expect(screen.get_by_role("heading", level=1)).to_contain_text(name)
+    expect(screen.get_by_role("heading", name="Why it waits")).to_be_visible()
+
+
+def test_the_gpus_of_a_node_over_time_have_the_colours_of_teams(demo: Demo, desktop: Page) -> None:
+    teams = set(demo.get("api/workloadMetadata")["teams"])
+    node = demo.get("api/nodes?state=busy&source=k8s&pageSize=1")["data"][0]["name"]
+    open_page(demo, desktop, f"nodes/{node}?span=24h")
+    keys = desktop.locator(".gantt .key")
+    shown = [key.strip() for key in keys.all_inner_texts()]
+    assert shown
+    assert set(shown) <= teams
+    of_node = keys.first.locator(".swatch").evaluate("(swatch) => swatch.style.background")
+    text = desktop.locator("a.gantt-bar").first.get_attribute("title")
+    assert re.search(r"\d GPUs?, for .+\n.+ – (now|.+\d\d:\d\d)$", text or "")
+    open_page(demo, desktop, "workloads?view=timeline")
+    team = desktop.locator(".gantt-team", has_text=re.compile(f"^\\s*{shown[0]} "))
+    assert team.locator(".swatch").evaluate("(swatch) => swatch.style.background") == of_node
+
+
+def test_legends_have_last_mean_and_max(demo: Demo, screen: Page) -> None:
+    open_page(demo, screen, "")
+    legend = screen.locator("figure.chart .key").first
+    expect(legend).to_contain_text(re.compile(r"allocated\s*\d+%\s*mean \d+%, max \d+%"))
+    screen.get_by_text("Last, mean and max").first.click()
+    expect(screen.locator("figure.chart table th").nth(1)).to_have_text("Last")
+
+
+@pytest.mark.parametrize(
+    "query", ["from=1731900000&to=99999999999999", "from=9&to=1", "from=x&to=y", "span=zz"]
+)
+def test_an_impossible_range_in_the_url_shows_the_last_hour(demo: Demo, desktop: Page, query: str) -> None:
+    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
+    open_page(demo, desktop, f"workloads/{run}?{query}")
+    expect(desktop.locator("figure.chart").first).to_be_visible()
+    expect(desktop.get_by_role("alert")).to_have_count(0)
+
+
+def test_too_long_a_range_is_explained(demo: Demo, desktop: Page) -> None:
+    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
+    open_page(demo, desktop, f"workloads/{run}")
+    desktop.get_by_label("Choose any time range").click()
+    desktop.get_by_label("From").fill("2020-01-01T00:00")
+    desktop.get_by_role("button", name="Show").click()
+    expect(desktop.get_by_role("alert")).to_have_text("Choose at most 92 days.")
+
+
+def test_too_large_a_number_becomes_the_largest_one(demo: Demo, screen: Page) -> None:
+    open_page(demo, screen, "scheduling")
+    field = screen.get_by_label("GPUs", exact=True)
+    field.select_text()
+    screen.keyboard.type("8")
+    expect(field).to_have_value("8")
+    expect(screen.get_by_role("status").filter(has_text="GPUs would")).to_contain_text("8 GPUs would")
+    screen.keyboard.type("000")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    screen.keyboard.press("Tab")
+    expect(field).to_have_value("64")
+    expect(screen).to_have_url(re.compile("count=64"))
+    verdict = screen.get_by_role("status").filter(has_text="64 GPUs would wait:")
+    expect(verdict).to_contain_text("When it starts is not known: no node has so many GPUs")
+
+
+def test_the_palette_finds_teams_with_the_keyboard_only(demo: Demo, desktop: Page) -> None:
+    team = demo.get("api/workloadMetadata")["teams"][0]
+    open_page(demo, desktop, "")
+    desktop.keyboard.press("Control+k")
+    desktop.keyboard.type(team)
+    expect(desktop.get_by_role("option", name=f"{team} Team")).to_be_visible()
+    desktop.keyboard.press("Enter")
+    expect(desktop).to_have_url(re.compile(f"#/workloads[?]team={team}$"))
+
+
+def test_the_api_documentation_and_the_report_have_an_icon(demo: Demo, desktop: Page) -> None:
+    for path in ("docs", "api/v1/gpu-aggregation/report?period=2026-01&format=html", "favicon.ico"):
+        response = desktop.goto(demo.address + path)
+        assert response is not None
+        assert response.ok
+        assert path != "favicon.ico" or response.headers["content-type"] == "image/svg+xml"
+
+
+def test_pages_before_the_first_are_the_first(demo: Demo, desktop: Page) -> None:
+    open_page(demo, desktop, "workloads?page=-1")
+    expect(desktop.locator("tbody tr").first).to_be_visible()
+    expect(desktop.locator(".pager")).to_contain_text("1–25 of")
+
+
+def test_nothing_moves_with_reduced_motion(demo: Demo, browser: Browser) -> None:
+    page = new_page(browser, "light", "phone", [])
+    open_page(demo, page, "")
+    moving = """[...document.querySelectorAll("*")].map((each) => getComputedStyle(each)).filter((style) =>
+        parseFloat(style.transitionDuration) > 0.01 ||
+        (style.animationName !== "none" && parseFloat(style.animationDuration) > 0.01)).length"""
+    assert page.evaluate(moving) == 0
+    page.context.close()
+
+
+def test_a_deleted_workload_points_to_its_hours(demo: Demo, page: Page) -> None:
+    page.goto(f"{demo.address}#/workloads/no-such")
+    expect(page.get_by_role("heading", level=1)).to_have_text("No such workload in this cluster")
+    page.get_by_role("main").get_by_role("link", name="Usage").click()
+    expect(page).to_have_url(re.compile("#/usage[?]by=workload"))
+
+
+def test_runs_that_are_compared_have_their_own_last_value(demo: Demo, desktop: Page) -> None:
+    trained = [
+        row["uid"]
+        for row in demo.get("api/workloads?kind=PyTorchJob&pageSize=20")["data"]
+        if row["status"] in ("Running", "Completed")
+    ]
+    open_page(demo, desktop, f"compare?runs={','.join(trained[:3])}")
+    legend = desktop.locator("figure.chart").first.locator(".key b")
+    expect(legend.first).to_be_visible()
+    assert "–" not in legend.all_inner_texts()
