@@ -14,6 +14,7 @@ from gpufleet.estimates.fleet_state import FleetState, RunningUnit, WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
+from gpufleet.kubernetes.model_labels import with_canonical_models
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Allocation
 from gpufleet.placement.request import WHOLE, Request
@@ -91,7 +92,8 @@ def start_state_steps(
             running.append(held)
     found = yield from _units(ledger)
     by_key = {unit.key: unit for unit in sorted(found, key=lambda unit: unit.order)}
-    waiting = [_waiting(unit, namespaces) for unit in by_key.values()]
+    selected = _SelectedModels(ledger)
+    waiting = [_waiting(unit, selected.of(unit), namespaces) for unit in by_key.values()]
     fleet = FleetState(capacity, free, models, running, waiting, order=order)
     state = StartState(replace(fleet, waiting=fleet.in_order()))
     for unit in state.fleet.waiting:
@@ -187,7 +189,36 @@ def _units(ledger: Ledger) -> Generator[None, None, list[_Unit]]:
     return list(found.values())
 
 
-def _waiting(unit: _Unit, namespaces: Mapping[str, str]) -> WaitingUnit:
+class _SelectedModels:
+    """The GPU models of the nodes that units select by labels: estimates tell nodes apart by their model only."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._nodes = [node for node in ledger.cluster.nodes.values() if node.gpus]
+        self._all = frozenset(node.gpus[0].model for node in self._nodes)
+        self._found: dict[frozenset[tuple[str, str]], frozenset[str]] = {}
+
+    def of(self, unit: _Unit) -> frozenset[str]:
+        """Return the models that a unit can get; empty for any."""
+        accepted = unit.request.models
+        labels = unit.request.match_labels | frozenset(
+            with_canonical_models(unit.pods[0].spec.node_selector).items()
+        )
+        if not labels:
+            return accepted
+        if labels not in self._found:
+            self._found[labels] = frozenset(
+                node.gpus[0].model for node in self._nodes if labels <= node.labels.items()
+            )
+        models = self._found[labels]
+        if accepted:
+            models = models & accepted
+        if models == self._all:
+            return frozenset()
+        # No node: a name that is not a model matches none.
+        return models or frozenset({",".join(f"{key}={value}" for key, value in sorted(labels))})
+
+
+def _waiting(unit: _Unit, models: frozenset[str], namespaces: Mapping[str, str]) -> WaitingUnit:
     pod, request = unit.pods[0], unit.request
     gates = foreign_gates(pod)
     waits_for = f"scheduling gate {', '.join(gates)}" if gates else ""
@@ -201,7 +232,7 @@ def _waiting(unit: _Unit, namespaces: Mapping[str, str]) -> WaitingUnit:
         job,
         request.gpu_milli,
         len(unit.pods),
-        request.models,
+        models,
         min(map(priority_of, unit.pods)),
         waits_for,
         queue_of(pod.metadata.namespace, namespaces),
