@@ -100,7 +100,9 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
       <div class="grid">
         <Training workload={workload} query={query} />
       </div>
-      {!waiting && <ClaimsOf workload={workload} cluster={query["cluster"]} waiting={false} />}
+      {workload.status === "Running" && (
+        <ClaimsOf workload={workload} cluster={query["cluster"]} waiting={false} />
+      )}
       <div class="grid two">
         <Tree workload={workload} query={query} />
         <Pods workload={workload} />
