@@ -11,7 +11,7 @@ import { allocatedRows, coverageText, stackedLines } from "../src/pages/report";
 import { durationLabel, gpusOf, modelsOf } from "../src/pages/request";
 import { byFree } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
-import { dueShares } from "../src/pages/shares";
+import { dueShares, withDepartments } from "../src/pages/shares";
 import { waitingOf } from "../src/pages/waiting";
 import { chosenRange, rangeOf } from "../src/state/range";
 import { hrefOf, pageOf, parseRoute } from "../src/state/route";
@@ -493,6 +493,24 @@ test("the due share of a queue is its weight among its siblings, within that of 
   expect([...dueShares(queues).values()]).toEqual([0.75, 0.25, 0.25, 0.5]);
   const loop = [{ name: "a", parent: "a", weight: 1 }];
   expect(dueShares(loop).get("a")).toBe(1);
+});
+
+test("a department has what its queues have, and comes before them", () => {
+  const queue = (name: string, parent: string, numbers: number[]) => {
+    const [guaranteed = 0, used = 0, borrowed = 0, pending = 0, share = 0] = numbers;
+    return { name, parent, weight: 1, guaranteed, used, borrowed, pending, share };
+  };
+  const nlp = queue("nlp", "science", [16, 20, 4, 8, 0.25]);
+  const vision = queue("vision", "science", [16, 6, 0, 0, 0.5]);
+  const lone = queue("lone", "gone", [0, 1, 1, 0, 0.25]);
+  expect(withDepartments([nlp, lone, queue("science", "", [8, 2, 2, 1, 0]), vision])).toEqual([
+    lone,
+    queue("science", "", [32, 28, 0, 9, 0.75]),
+    nlp,
+    vision,
+  ]);
+  const loop = queue("a", "a", [1, 2, 1, 0, 1]);
+  expect(withDepartments([loop])).toEqual([loop]);
 });
 
 test.each([

@@ -9,7 +9,7 @@ import { usePending, useQueue } from "../state/waiting";
 import { NONE, count, decimal, list, moment, percent, span } from "../ui/format";
 import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
 import { Table } from "../ui/table";
-import { dueShares } from "./shares";
+import { dueShares, withDepartments } from "./shares";
 import { workloadsByClaim } from "./waiting";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
@@ -193,6 +193,7 @@ function Share(props: { share: number; due: number }) {
 
 function QueueTable(props: { queues: QueueList["data"] }) {
   const due = dueShares(props.queues);
+  const departments = new Set(props.queues.map((queue) => queue.parent));
   return (
     <Table label={t("GpuQueues")}>
       <thead>
@@ -210,11 +211,15 @@ function QueueTable(props: { queues: QueueList["data"] }) {
         </tr>
       </thead>
       <tbody>
-        {props.queues.map((queue) => (
+        {withDepartments(props.queues).map((queue) => (
           <tr key={queue.name}>
-            <td class="name">
+            <td class={`name ${queue.parent && "child"}`}>
               {queue.name}
-              <div class="muted small">{list(queue.namespaces) || queue.parent}</div>
+              <div class="muted small">
+                {departments.has(queue.name)
+                  ? t("department with all of its queues")
+                  : list(queue.namespaces)}
+              </div>
             </td>
             <td class="right">{decimal(queue.used)}</td>
             <td class="right">{count(queue.guaranteed)}</td>

@@ -1,4 +1,4 @@
-// The part of all use that is due to each GpuQueue by its weight.
+// GpuQueues and their departments: what a department has in all, and the part of all use that is due to each by its weight. Pure.
 
 interface Weighted {
   name: string;
@@ -18,4 +18,36 @@ export function dueShares(queues: readonly Weighted[]): Map<string, number> {
     return above && depth < queues.length ? part * share(above, depth + 1) : part;
   };
   return new Map(queues.map((queue) => [queue.name, share(queue)]));
+}
+
+interface Counted extends Weighted {
+  guaranteed: number;
+  used: number;
+  pending: number;
+  share: number;
+  borrowed: number;
+}
+
+/** Return the queues, each department before its queues, and departments with what they and their queues have in all. */
+export function withDepartments<Q extends Counted>(queues: readonly Q[]): Q[] {
+  const known = new Set(queues.map((queue) => queue.name));
+  const isChild = (queue: Q) => known.has(queue.parent) && queue.parent !== queue.name;
+  return queues
+    .filter((queue) => !isChild(queue))
+    .flatMap((queue) => {
+      const children = queues.filter((other) => isChild(other) && other.parent === queue.name);
+      if (!children.length) return [queue];
+      const sum = (field: "guaranteed" | "used" | "pending" | "share") =>
+        children.reduce((total, child) => total + child[field], 0);
+      const guaranteed = Math.max(queue.guaranteed, sum("guaranteed"));
+      const used = queue.used + sum("used");
+      const whole = {
+        guaranteed,
+        used,
+        borrowed: Math.max(0, used - guaranteed),
+        pending: queue.pending + sum("pending"),
+        share: queue.share + sum("share"),
+      };
+      return [{ ...queue, ...whole }, ...children];
+    });
 }

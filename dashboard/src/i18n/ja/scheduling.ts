@@ -71,6 +71,7 @@ export default {
   "Nothing waits": "待機中のユニットはありません",
   "Every pod that requests GPUs has them.": "GPUを要求するすべてのPodに割り当て済みです。",
   GpuQueues: "GpuQueue",
+  "department with all of its queues": "部門（すべてのキューを含む）",
   "guarantees, shares and budgets": "保証、シェア、予算",
   "No GpuQueues": "GpuQueueなし",
   "All namespaces share one queue. GpuQueues give teams guarantees, shares and budgets.":

@@ -68,6 +68,7 @@ export default {
   "Nothing waits": "没有等待中的单元",
   "Every pod that requests GPUs has them.": "所有请求 GPU 的 Pod 都已获得 GPU。",
   GpuQueues: "GpuQueue",
+  "department with all of its queues": "部门（含其所有队列）",
   "guarantees, shares and budgets": "保障、份额和预算",
   "No GpuQueues": "没有 GpuQueue",
   "All namespaces share one queue. GpuQueues give teams guarantees, shares and budgets.":
