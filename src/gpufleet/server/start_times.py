@@ -20,11 +20,13 @@ from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import Estimate, StartEstimates
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.model.periods import AllocationPeriod
+from gpufleet.placement.request import WHOLE
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler.queues.expected_order import expected_order, queue_of
 from gpufleet.scheduler.start_state import StartState, start_state_steps, workload_stem
 from gpufleet.scheduler.state import Ledger
-from gpufleet.simulation.ledger import started_units
+from gpufleet.simulation.ledger import ended_units, started_units
+from gpufleet.simulation.unit import Unit
 
 _log = get_logger("server")
 
@@ -173,7 +175,7 @@ class StartTimes:
         namespaces = expected_order(self._queues())[1]
 
         def learn_all() -> None:
-            learn(self._estimates, periods, since)
+            learn(self._estimates, periods, since, now)
             learn_arrivals(self._estimates, periods, since, now, namespaces)
 
         async with self._simulating:
@@ -227,24 +229,16 @@ def _retrieve(task: asyncio.Task[None]) -> None:
         _log.warning("start_times_not_refreshed", error=str(error))
 
 
-def learn(estimates: StartEstimates, periods: Sequence[AllocationPeriod], since: float) -> None:
-    """Record the run times of pods that ended after `since`."""
-    spans: dict[str, tuple[AllocationPeriod, float, float]] = {}
-    for period in periods:
-        first, start, end = spans.get(period.pod_uid, (period, period.start, period.end))
-        open_ = not period.end or not end
-        joined = 0.0 if open_ else max(end, period.end)
-        spans[period.pod_uid] = first, min(start, period.start), joined
-    for period, start, end in sorted(spans.values(), key=lambda span: span[2]):
-        if end > since:
-            job = Job(
-                workload_stem(period.workload_name),
-                period.namespace,
-                period.gpus * period.share,
-                period.max_runtime or None,
-                period.workload_kind in _SERVICES,
-            )
-            estimates.run_times.observe(job, end - start)
+def learn(
+    estimates: StartEstimates, periods: Sequence[AllocationPeriod], since: float, until: float
+) -> None:
+    """Record the run times of units that ended in a span of time."""
+    for unit in ended_units((each for each in periods if each.workload_kind not in _SERVICES), since, until):
+        estimates.run_times.observe(_job_of(unit), unit.runtime)
+
+
+def _job_of(unit: Unit) -> Job:
+    return Job(workload_stem(unit.workload), unit.owner, unit.gpu_milli / WHOLE, unit.declared)
 
 
 def learn_arrivals(
@@ -261,7 +255,7 @@ def learn_arrivals(
     for key, unit in started_units(periods, since, until):
         waiting = WaitingUnit(
             key,
-            Job(workload_stem(unit.workload), unit.owner, unit.gpu_milli / 1000, unit.declared),
+            _job_of(unit),
             unit.request.gpu_milli,
             unit.members,
             unit.request.models,
