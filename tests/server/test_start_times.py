@@ -9,6 +9,7 @@ from msgspec import convert
 from tests.scheduler.simulation import Simulation, Unit
 from tests.simulation.test_ledger_replay import period
 
+from gpufleet.errors import StoreUnavailable
 from gpufleet.estimates.calibration import FEWEST
 from gpufleet.estimates.fleet_state import WaitingUnit
 from gpufleet.estimates.run_times import Job
@@ -178,6 +179,36 @@ async def test_a_hypothetical_unit_has_the_place_of_its_namespace(store: Store) 
     assert await times.refusal(unit, "owner") == ""
     impossible = await times.hypothetical(WaitingUnit("", Job(gpus=8.0), 8000), "owner")
     assert (impossible.expected, impossible.waits_for) == (None, "no node has so many GPUs of these models")
+
+
+async def test_a_unit_that_has_arrived_since_the_last_simulation_gets_its_estimate_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_times, "REFRESH_S", 1000.0)
+    monkeypatch.setattr(start_times, "NEW_UNIT_S", -1.0)
+    simulation = Simulation({"a": 1})
+    simulation.arrive(Unit(0, 1, HOUR, declared=HOUR))
+    times = serving(simulation, store)
+    assert await times.queue() == []
+    simulation.arrive(Unit(0, 1, HOUR, declared=HOUR))
+    by_claim, by_pod = await times.of_claim("ns", "u00001"), await times.of_pod("ns", "u00001-0")
+    assert by_claim is not None
+    assert by_pod is not None
+    assert by_claim.position == by_pod.position == 1
+    assert await times.of_pod("ns", "u00000-0") is None, "it runs"
+
+
+async def test_without_the_store_a_unit_has_no_estimate(store: Store) -> None:
+    simulation = Simulation({"a": 1})
+
+    async def ledger() -> Ledger:
+        return simulation.scheduler.ledger
+
+    async def periods(start: float, end: float, limit: int) -> list[AllocationPeriod]:
+        raise StoreUnavailable("down")
+
+    times = StartTimes("prod", ledger, periods, store.start_calibrations)
+    assert await times.of_claim("ns", "u00000") is None
 
 
 def test_the_run_time_of_a_gang_is_learned_once_for_all_of_its_gpus() -> None:

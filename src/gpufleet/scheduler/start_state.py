@@ -41,6 +41,8 @@ class StartState:
     fleet: FleetState
     unit_of_claim: dict[tuple[str, str], str] = field(default_factory=dict)
     unit_of_pod: dict[str, str] = field(default_factory=dict)
+    """By UID."""
+    unit_of_pod_named: dict[tuple[str, str], str] = field(default_factory=dict)
     namespace_of: dict[str, str] = field(default_factory=dict)
     name_of: dict[str, str] = field(default_factory=dict)
     created_of: dict[str, float] = field(default_factory=dict)
@@ -110,6 +112,7 @@ def start_state_steps(
         state.name_of[unit.key] = by_key[unit.key].name
         for pod in pods:
             state.unit_of_pod[pod.metadata.uid] = unit.key
+            state.unit_of_pod_named[pod.metadata.namespace, pod.metadata.name] = unit.key
             claim = (pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
             state.unit_of_claim.setdefault(claim, unit.key)
     return state
