@@ -52,4 +52,6 @@ def test_a_gang_that_runs_is_one_unit_with_a_place_for_each_pod() -> None:
     ((running,), (waiting,)) = fleet.running, fleet.waiting
     assert sorted(running.places) == [(0, 4000), (1, 4000)]
     assert (running.elapsed, running.job.declared) == (600.0, 3600.0)
-    assert running.job.gpus == waiting.job.gpus == 8.0, "run times of one are compared with those of the other"
+    assert running.job.gpus == waiting.job.gpus == 8.0, (
+        "run times of one are compared with those of the other"
+    )

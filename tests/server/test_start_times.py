@@ -178,7 +178,10 @@ async def test_a_hypothetical_unit_has_the_place_of_its_namespace(store: Store) 
     assert (poor.expected, poor.waits_for) == (None, "the next budget of queue poor")
     assert await times.refusal(unit, "owner") == ""
     impossible = await times.hypothetical(WaitingUnit("", Job(gpus=8.0), 8000), "owner")
-    assert (impossible.expected, impossible.waits_for) == (None, "no node has so many GPUs of these models")
+    assert (impossible.expected, impossible.waits_for) == (
+        None,
+        "a node with so many GPUs of these models; there is none that can be used",
+    )
 
 
 async def test_a_unit_that_has_arrived_since_the_last_simulation_gets_its_estimate_at_once(

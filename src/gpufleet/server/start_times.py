@@ -248,9 +248,7 @@ def _retrieve(task: asyncio.Task[None]) -> None:
         _log.warning("start_times_not_refreshed", error=str(error))
 
 
-def learn(
-    estimates: StartEstimates, periods: Sequence[AllocationPeriod], since: float, until: float
-) -> None:
+def learn(estimates: StartEstimates, periods: Sequence[AllocationPeriod], since: float, until: float) -> None:
     """Record the run times of units that ended in a span of time."""
     for unit in ended_units((each for each in periods if each.workload_kind not in _SERVICES), since, until):
         estimates.run_times.observe(_job_of(unit), unit.runtime)
