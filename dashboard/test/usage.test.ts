@@ -5,7 +5,7 @@ import { placeKeys } from "../src/charts/picture";
 import { squarify } from "../src/charts/squarify";
 import { cumulative, totalLine } from "../src/pages/report";
 import { addDays, daysBefore, lengthOf, problemOf, spanOf, startOf } from "../src/pages/period";
-import { budgetOf, rateOf, spendingOf } from "../src/pages/usage/budget";
+import { budgetOf, isUsedUp, namespacesOf, rateOf, spendingOf } from "../src/pages/usage/budget";
 import { daysOf, mergedRuns } from "../src/pages/usage/query";
 import { budgetNotices, findingNotices, jobNotices } from "../src/state/notices";
 import { offlineSince, summarize } from "../src/state/problems";
@@ -134,6 +134,7 @@ const queue = (used: number, unit: "cost" | "gpuHours" = "gpuHours"): Queue =>
   ({
     name: "research",
     namespaces: ["nlp", "vision"],
+    conditions: [],
     budget: { unit, period: "Week", hard: false, total: 100, used, percent: used, renewedAt: null },
   }) as unknown as Queue;
 const forecast = (expected: number): Forecast =>
@@ -157,10 +158,38 @@ describe("a budget", () => {
   });
 
   test("is used up when the forecast has spent the rest", () => {
-    expect(spendingOf(queue(90), forecast(1), 1)?.at).toBe(Date.UTC(2026, 0, 1, 4));
-    expect(spendingOf(queue(90, "cost"), forecast(1), 5)?.at).toBe(Date.UTC(2026, 0, 1, 0));
-    expect(spendingOf(queue(0), forecast(1), 1)?.at).toBeNull();
-    expect(spendingOf(queue(0), { data: [] }, 1)).toBeNull();
+    const spent = (each: Queue, next: Forecast, price: number) =>
+      spendingOf(each.budget, each.namespaces, next, price);
+    expect(spent(queue(90), forecast(1), 1)?.at).toBe(Date.UTC(2026, 0, 1, 4));
+    expect(spent(queue(90, "cost"), forecast(1), 5)?.at).toBe(Date.UTC(2026, 0, 1, 0));
+    expect(spent(queue(0), forecast(1), 1)?.at).toBeNull();
+    expect(spent(queue(0), { data: [] }, 1)).toBeNull();
+  });
+
+  test("of a department counts the namespaces of its queues", () => {
+    const department = { ...queue(90), name: "science", namespaces: [] };
+    const member = { ...queue(0), parent: "science", budget: null };
+    const all = [department, member];
+    expect(namespacesOf(department, all)).toEqual(["nlp", "vision"]);
+    expect(budgetOf(all, "nlp")).toMatchObject({ name: "budget of queue science" });
+    const covered = namespacesOf(department, all);
+    expect(spendingOf(department.budget, covered, forecast(1), 1)?.at).toBe(
+      Date.UTC(2026, 0, 1, 4),
+    );
+  });
+
+  test("is used up as soon as a hard one has ended its units", () => {
+    const ended = {
+      ...queue(98),
+      conditions: [{ type: "WithinBudget", status: "False", reason: "UsedUp", message: "" }],
+    };
+    expect([isUsedUp(queue(98)), isUsedUp(ended), isUsedUp(queue(100))]).toEqual([
+      false,
+      true,
+      true,
+    ]);
+    const [notice] = budgetNotices({ data: [ended] } as QueueList, () => 7);
+    expect(notice?.tone).toBe("bad");
   });
 });
 

@@ -191,8 +191,8 @@ def _waits_for(position: int, unit: WaitingUnit) -> str:
 
 def _impossible(unit: WaitingUnit) -> str:
     if unit.members == 1:
-        return "no node has so many GPUs of these models"
-    return f"the nodes with these models have no room for all of its {unit.members} pods"
+        return "a node with so many GPUs of these models; there is none that can be used"
+    return f"room for all of its {unit.members} pods; the nodes of these models that can be used have too few GPUs"
 
 
 def least_free(gpus: int, size: int, grouping: Grouping) -> int:
