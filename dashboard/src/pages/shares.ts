@@ -1,4 +1,4 @@
-// The part of all use that is due to each GpuQueue by its weight.
+// GpuQueues as a tree, and the part of all use that is due to each by its weight.
 
 interface Weighted {
   name: string;
@@ -18,4 +18,35 @@ export function dueShares(queues: readonly Weighted[]): Map<string, number> {
     return above && depth < queues.length ? part * share(above, depth + 1) : part;
   };
   return new Map(queues.map((queue) => [queue.name, share(queue)]));
+}
+
+/** A queue below its parent, with all queues of its branch: a department has what its queues have. */
+export interface Branch<Q> {
+  queue: Q;
+  depth: number;
+  within: Q[];
+}
+
+/** Return each queue after its parent. */
+export function inTree<Q extends Weighted>(queues: readonly Q[]): Branch<Q>[] {
+  const names = new Set(queues.map((queue) => queue.name));
+  const branch = (queue: Q, depth: number): Branch<Q>[] => {
+    const below = queues
+      .filter((each) => each.parent === queue.name && !isLoop(each, queues))
+      .flatMap((each) => branch(each, depth + 1));
+    return [{ queue, depth, within: [queue, ...below.map((each) => each.queue)] }, ...below];
+  };
+  const isRoot = (queue: Q) => !names.has(queue.parent) || isLoop(queue, queues);
+  return queues.filter(isRoot).flatMap((queue) => branch(queue, 0));
+}
+
+/** Return whether a queue is its own ancestor, which the scheduler refuses. */
+function isLoop(queue: Weighted, queues: readonly Weighted[]): boolean {
+  let at: Weighted | undefined = queue;
+  for (let step = 0; step < queues.length; step++) {
+    const parent: string = at?.parent ?? "";
+    at = queues.find((each) => each.name === parent);
+    if (at === queue) return true;
+  }
+  return false;
 }
