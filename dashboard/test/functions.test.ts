@@ -1,8 +1,10 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { splitEvents } from "../src/api/sse";
 import { align, alone, nearest, stack, statisticsOf } from "../src/charts/align";
 import { teamColours } from "../src/charts/colours";
 import { heldShare, occupancyRows } from "../src/charts/occupancy";
+import { timeLabels } from "../src/charts/time_labels";
+import { CORDONED, colouringOf } from "../src/heatmap/colouring";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import type { Report, ReportRow, WorkloadRow } from "../src/api/types";
 import { pinchOf } from "../src/heatmap/pinch";
@@ -11,8 +13,8 @@ import { allocatedRows, coverageText, stackedLines } from "../src/pages/report";
 import { durationLabel, gpusOf, modelsOf } from "../src/pages/request";
 import { byFree } from "../src/pages/capacity";
 import { formatDays, lastDays, lastHours, monthOf, periodOf } from "../src/pages/period";
-import { dueShares, withDepartments } from "../src/pages/shares";
-import { waitingOf } from "../src/pages/waiting";
+import { dueShares, inTree } from "../src/pages/shares";
+import { waitingElsewhere, waitingOf } from "../src/pages/waiting";
 import { chosenRange, rangeOf } from "../src/state/range";
 import { hrefOf, pageOf, parseRoute } from "../src/state/route";
 import { parseSort, sorted } from "../src/state/sort";
@@ -361,6 +363,10 @@ describe("the time range", () => {
     expect(rangeOf({}, now)).toEqual({ start: seconds - 3600, end: seconds, step: 15 });
     expect(rangeOf({ span: "nonsense" }, now)).toEqual(rangeOf({}, now));
     expect(rangeOf({ from: "9", to: "3" }, now)).toEqual(rangeOf({}, now));
+    expect(rangeOf({}, now, undefined, "7d")).toEqual(rangeOf({ span: "7d" }, now));
+    const ended = { start: seconds - 900_000, end: seconds - 86_400 };
+    expect(rangeOf({}, now, ended)).toEqual(rangeOf({ span: "run" }, now, ended));
+    expect(rangeOf({}, now, { ...ended, end: 0 })).toEqual(rangeOf({}, now));
   });
 
   test("is the whole run of a workload, or any part of the time", () => {
@@ -467,6 +473,7 @@ describe("what waits", () => {
     namespace: "ns",
     name: `gang ns/${claim}`,
     claims: [claim],
+    gpus: 8,
     estimate: { position, waitsFor: "8 free GPUs", expectedStart: null } as never,
   });
 
@@ -480,6 +487,22 @@ describe("what waits", () => {
     const found = waitingOf(rows, [unit("a", 1), unit("b", 2)], "alice");
     expect(found.map((each) => each.workload.name)).toEqual(["mine", "first", "second", "old"]);
     expect(found.map((each) => each.estimate?.position)).toEqual([undefined, 1, 2, undefined]);
+    const same = waitingOf(rows, [unit("a", 1), unit("b", 2)], "Alice@example.com");
+    expect(same[0]?.workload.name).toBe("mine");
+  });
+
+  test("starts with the last of its claims, or when its own scheduler says", () => {
+    const at = "2026-11-18T20:00:00Z";
+    const late = unit("b", 2);
+    const units = [
+      unit("a", 1),
+      { ...late, estimate: { position: 2, waitsFor: "", expectedStart: at } },
+    ];
+    const both = row("both", "bob", 1, ["a", "b"]);
+    const slurm = { ...row("slurm", "bob", 2), expectedStart: 1_800_000_000 };
+    const found = waitingOf([both, slurm, row("unknown", "bob", 3)], units as never, "");
+    expect(found.map((each) => each.expected)).toEqual([Date.parse(at), 1_800_000_000_000, null]);
+    expect(waitingElsewhere([both, slurm])).toEqual([slurm]);
   });
 });
 
@@ -493,24 +516,20 @@ test("the due share of a queue is its weight among its siblings, within that of 
   expect([...dueShares(queues).values()]).toEqual([0.75, 0.25, 0.25, 0.5]);
   const loop = [{ name: "a", parent: "a", weight: 1 }];
   expect(dueShares(loop).get("a")).toBe(1);
-});
-
-test("a department has what its queues have, and comes before them", () => {
-  const queue = (name: string, parent: string, numbers: number[]) => {
-    const [guaranteed = 0, used = 0, borrowed = 0, pending = 0, share = 0] = numbers;
-    return { name, parent, weight: 1, guaranteed, used, borrowed, pending, share };
-  };
-  const nlp = queue("nlp", "science", [16, 20, 4, 8, 0.25]);
-  const vision = queue("vision", "science", [16, 6, 0, 0, 0.5]);
-  const lone = queue("lone", "gone", [0, 1, 1, 0, 0.25]);
-  expect(withDepartments([nlp, lone, queue("science", "", [8, 2, 2, 1, 0]), vision])).toEqual([
-    lone,
-    queue("science", "", [32, 28, 0, 9, 0.75]),
-    nlp,
-    vision,
+  const tree = inTree([...queues].sort((a, b) => a.name.localeCompare(b.name)));
+  expect(tree.map(({ queue, depth }) => `${depth} ${queue.name}`)).toEqual([
+    "0 science",
+    "1 nlp",
+    "1 vision",
+    "0 web",
   ]);
-  const loop = queue("a", "a", [1, 2, 1, 0, 1]);
-  expect(withDepartments([loop])).toEqual([loop]);
+  expect(tree[0]?.within.map((queue) => queue.name)).toEqual(["science", "nlp", "vision"]);
+  const loops = [
+    ...loop,
+    { name: "b", parent: "c", weight: 1 },
+    { name: "c", parent: "b", weight: 1 },
+  ];
+  expect(inTree(loops).map(({ queue }) => queue.name)).toEqual(["a", "b", "c"]);
 });
 
 test.each([
@@ -540,4 +559,33 @@ test.each([
   ["2f947aacc43a91a8d4f398361be04092", "2f947aac"],
 ])("the UID %s is shortened to %s", (uid, short) => {
   expect(shortUid(uid)).toBe(short);
+});
+
+test("a chart names a day only where it begins", () => {
+  const at = Date.UTC(new Date().getUTCFullYear(), 0, 17, 21) / 1000;
+  const labels = (count: number, step: number, from = at) =>
+    timeLabels(
+      Array.from({ length: count }, (_, place) => from + place * step),
+      "UTC",
+    );
+  expect(labels(3, 10_800)).toEqual(["21:00", "18 Jan", "03:00"]);
+  expect(labels(3, 3600, at - 36_000)).toEqual(["11:00", "12:00", "13:00"]);
+  expect(labels(2, 86_400, at + 10_800)).toEqual(["18 Jan", "19 Jan"]);
+});
+
+test("free GPUs that are cordoned have a colour of their own", () => {
+  vi.stubGlobal("getComputedStyle", () => ({ getPropertyValue: () => "#102030" }));
+  vi.stubGlobal("document", { documentElement: {} });
+  const map = {
+    values: [0, 0, 90, 0],
+    marks: "fchc",
+    holders: [],
+    holderOf: [-1, -1, -1, -1],
+    unit: "%",
+  };
+  for (const by of ["utilization", "team", "health"] as const) {
+    const states = colouringOf(map as never, by).entries.filter((each) => each.state === CORDONED);
+    expect(states.map((each) => [each.name, each.count])).toEqual([["cordoned", 2]]);
+  }
+  vi.unstubAllGlobals();
 });

@@ -123,7 +123,7 @@ class Fleet:
             latest_start=None,
         )
         return types.QueuePage(
-            data=[types.QueuedUnit(namespace="ml", name="waits", claims=["waits"], estimate=estimate)]
+            data=[types.QueuedUnit(namespace="ml", name="waits", claims=["waits"], gpus=8, estimate=estimate)]
         )
 
 

@@ -196,7 +196,7 @@ def _estimate(position: int) -> waiting.StartEstimate:
 
 def _unit(number: int) -> waiting.QueuedUnit:
     team = list(TEAMS)[number % len(TEAMS)]
-    return waiting.QueuedUnit(team, f"{team}/train-{number}", [f"train-{number}"], _estimate(number + 1))
+    return waiting.QueuedUnit(team, f"{team}/train-{number}", [f"train-{number}"], 8.0, _estimate(number + 1))
 
 
 def _claim(number: int) -> claims.ClaimRow:

@@ -119,7 +119,7 @@ async def test_namespaces_of_kueue_come_first_and_have_no_limit(store: Store) ->
             "limited", {"limit": {"gpus": 2}}, namespaces=["limited", "free"], kueueNamespaces=["limited"]
         ),
     )
-    order = [namespace for namespace, _, _, _ in await times.queue()]
+    order = [namespace for namespace, *_ in await times.queue()]
     assert order[0] == "limited"
     unit = WaitingUnit("", Job(gpus=4.0), 4000)
     assert await times.refusal(unit, "limited") == ""
@@ -180,7 +180,7 @@ async def test_a_hypothetical_unit_has_the_place_of_its_namespace(store: Store) 
     impossible = await times.hypothetical(WaitingUnit("", Job(gpus=8.0), 8000), "owner")
     assert (impossible.expected, impossible.waits_for) == (
         None,
-        "a node with so many GPUs of these models; there is none that can be used",
+        "no node has 8 GPUs, not counting GPUs that are faulty, cordoned, split by MIG or held by pods without a claim",
     )
 
 

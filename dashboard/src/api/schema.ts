@@ -1628,6 +1628,8 @@ export interface components {
             gpuModelRequested: string;
             /** @default  */
             waitingReason: string;
+            /** @default 0 */
+            expectedStart: number;
             /** @default null */
             queue: components["schemas"]["WorkloadQueue"] | null;
             /** @default  */
@@ -1677,6 +1679,8 @@ export interface components {
             gpuModelRequested: string;
             /** @default  */
             waitingReason: string;
+            /** @default 0 */
+            expectedStart: number;
             /** @default null */
             queue: components["schemas"]["WorkloadQueue"] | null;
             /** @default [] */
@@ -1694,6 +1698,7 @@ export interface components {
             nodeName: string;
             podNamespace: string;
             podName: string;
+            status: string;
         };
         /**
          * HierarchyItem
@@ -2461,6 +2466,7 @@ export interface components {
             namespace: string;
             name: string;
             claims: string[];
+            gpus: number;
             estimate: components["schemas"]["StartEstimate"];
         };
         /**
@@ -4528,6 +4534,7 @@ export interface operations {
                      *             "gpuRequested": 8,
                      *             "gpuModelRequested": "",
                      *             "waitingReason": "",
+                     *             "expectedStart": 0,
                      *             "queue": null,
                      *             "team": "",
                      *             "user": "",
@@ -4611,7 +4618,8 @@ export interface operations {
                      *           {
                      *             "nodeName": "gpu-node-1",
                      *             "podNamespace": "default",
-                     *             "podName": "training-job-1-pod-0"
+                     *             "podName": "training-job-1-pod-0",
+                     *             "status": "Running"
                      *           }
                      *         ],
                      *         "startTime": 1609459200,
@@ -4625,6 +4633,7 @@ export interface operations {
                      *         "gpuRequested": 8,
                      *         "gpuModelRequested": "",
                      *         "waitingReason": "",
+                     *         "expectedStart": 0,
                      *         "queue": null,
                      *         "claims": [],
                      *         "team": "",
@@ -7463,6 +7472,7 @@ export interface operations {
                      *             "claims": [
                      *               "train"
                      *             ],
+                     *             "gpus": 8,
                      *             "estimate": {
                      *               "position": 3,
                      *               "waitsFor": "8 free H100 GPUs; 2 ahead of it in the queue",

@@ -1,10 +1,10 @@
 // The options of uPlot for lines, stacked areas and bars over time.
 import uPlot from "uplot";
-import { locale } from "../i18n/language";
 import { session } from "../state/session";
-import { distinctLabels, yearOf } from "../ui/format";
+import { distinctLabels } from "../ui/format";
 import { alone, type Overlay } from "./align";
 import { themeColour } from "./colours";
+import { timeLabels } from "./time_labels";
 
 export type Format = (value: number, digits?: number) => string;
 
@@ -89,7 +89,7 @@ export function plotOptions(
         space: (_plot, _axis, low, high) => (shape.position || high - low < NARROW ? 80 : 50),
         grid: { show: false },
         values: (_plot, splits) =>
-          shape.position ? splits.map(shape.position) : timeLabels(splits),
+          shape.position ? splits.map(shape.position) : timeLabels(splits, session.zone),
         ...(shape.position ? { incrs: STEPS } : {}),
         ...(shape.bars ? { incrs: [1, 2, 3, 5, 7, 14, 30, 60, 90].map((days) => days * DAY) } : {}),
       },
@@ -185,37 +185,4 @@ function valueRange(shape: Shape, low: number | null, high: number | null): [num
 function widthFor(labels: string[] | null): number {
   const longest = Math.max(0, ...(labels ?? []).map((label) => label.length));
   return Math.max(40, Math.ceil(longest * 6.7) + 14);
-}
-
-/** Format axis times: the date at the start of a day, with the year at the start of a year, else the hour. */
-function timeLabels(splits: number[]): string[] {
-  const where = session.zone;
-  const zone = where === "UTC" ? { timeZone: "UTC" } : {};
-  const date = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short", ...zone });
-  const withYear = new Intl.DateTimeFormat(locale, {
-    day: "numeric",
-    month: "short",
-    year: "numeric",
-    ...zone,
-  });
-  const narrow = splits.length > 1 && (splits[1] as number) - (splits[0] as number) < 60;
-  const hour = new Intl.DateTimeFormat(locale, {
-    hour: "2-digit",
-    minute: "2-digit",
-    ...(narrow ? { second: "2-digit" } : {}),
-    ...zone,
-  });
-  const [first, last] = [splits[0] ?? 0, splits.at(-1) ?? 0].map((seconds) =>
-    date.format(seconds * 1000),
-  );
-  let day = first === last ? first : ""; // a chart within one day shows only hours
-  let year = yearOf(Date.now(), where);
-  return splits.map((seconds) => {
-    const here = date.format(seconds * 1000);
-    if (here === day) return hour.format(seconds * 1000);
-    day = here;
-    const before = year;
-    year = yearOf(seconds * 1000, where);
-    return year === before ? here : withYear.format(seconds * 1000);
-  });
 }

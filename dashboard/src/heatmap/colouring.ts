@@ -80,7 +80,7 @@ function byMetric(map: GpuMap, by: Metric, table: Rgb[]): Made {
     if (mark === "x") cell[gpu] = BROKEN;
     else if (mark === "d") cell[gpu] = DRAINING;
     else if (by === "utilization" && mark !== "h" && mark !== "p" && (value ?? 0) < 5)
-      cell[gpu] = FREE;
+      cell[gpu] = mark === "c" ? CORDONED : FREE;
     else if (value === null) cell[gpu] = NONE;
     else {
       const rate = Math.min(1, Math.max(0, (value - low) / (high - low)));
@@ -151,8 +151,8 @@ function nameOf(holder: GpuMap["holders"][number], by: ColourBy): string {
 function stateOf(mark: string, by: ColourBy): number | null {
   if (mark === "x") return BROKEN;
   if (mark === "d") return DRAINING;
-  if (by !== "health") return null;
-  return mark === "c" ? CORDONED : mark === "u" ? UNCHECKED : null;
+  if (mark === "c") return CORDONED;
+  return by === "health" && mark === "u" ? UNCHECKED : null;
 }
 
 function states(cell: Uint16Array, by: ColourBy, table: Rgb[]): Entry[] {

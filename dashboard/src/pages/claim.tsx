@@ -56,7 +56,7 @@ export function Explanation(props: {
     { every: 15_000, on: ["claim", "node", "gpu"] },
   );
   return (
-    <Loaded of={explanation} missing={t("This server can't explain claims")}>
+    <Loaded of={explanation}>
       {(explained) => (
         <div>
           <p class="soft">
@@ -76,11 +76,7 @@ export function Explanation(props: {
             </div>
           )}
           {explained.waiting && !explained.remedies.length && (
-            <p class="muted">
-              {t(
-                "No change of its request would make it fit now. It starts when GPUs become free.",
-              )}
-            </p>
+            <p class="muted">{t("No change of its request would make it fit now.")}</p>
           )}
           {explained.remedies.length > 0 && (
             <div class="verdict">

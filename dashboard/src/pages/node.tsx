@@ -52,9 +52,13 @@ function Detail(props: { node: NodeDetail; query: Record<string, string> }) {
         sub={[
           allocationText(node),
           shortModel(node.gpuModel),
-          t("{share} utilized", { share: percent(node.utilization) }),
+          node.utilization == null
+            ? ""
+            : t("{share} utilized", { share: percent(node.utilization) }),
           node.source,
-        ].join(" · ")}
+        ]
+          .filter(Boolean)
+          .join(" · ")}
       />
       {node.fault && (
         <p class="banner bad" role="alert">
@@ -91,6 +95,7 @@ const FREE = t("free");
 
 /** Return the text for a GPU without a known holder: a pod may hold GPUs without reporting which. */
 function unknownHolderText(node: NodeDetail): string {
+  if (!node.ready) return t("not available");
   const named = node.gpus.filter((gpu) => gpu.holders?.length).length;
   if (node.gpuAllocated == null) return t("not known whether allocated");
   if (node.gpuAllocated <= named) return FREE;

@@ -17,6 +17,17 @@ export function lastHours(
   return { start_time: iso(end - hours * HOUR), end_time: iso(end) };
 }
 
+/** Return the whole hours around a range in seconds. */
+export function hoursOf(range: { start: number; end: number }): {
+  start_time: string;
+  end_time: string;
+} {
+  return {
+    start_time: iso(Math.floor((range.start * 1000) / HOUR) * HOUR),
+    end_time: iso(Math.ceil((range.end * 1000) / HOUR) * HOUR),
+  };
+}
+
 /** First and last day, such as 2026-11-09. */
 export interface Days {
   first: string;

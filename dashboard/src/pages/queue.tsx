@@ -9,8 +9,9 @@ import { usePending, useQueue } from "../state/waiting";
 import { NONE, count, decimal, list, moment, percent, span } from "../ui/format";
 import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
 import { Table } from "../ui/table";
-import { dueShares, withDepartments } from "./shares";
-import { workloadsByClaim } from "./waiting";
+import { startText } from "../ui/estimate";
+import { dueShares, inTree } from "./shares";
+import { expectedOf, waitingElsewhere, workloadsByClaim } from "./waiting";
 
 const UNAVAILABLE = t("This server has no Kubernetes cluster with claims");
 const MOST_UNITS = 200;
@@ -20,7 +21,8 @@ export function QueuePage(props: { query: Record<string, string> }) {
   const units = useQueue(cluster);
   const pending = usePending(cluster).data?.data ?? [];
   const queues = useResource<QueueList>("api/queues", { cluster }, { every: 30_000 });
-  const waiting = units.data?.data.length;
+  const waiting = units.data?.data;
+  const elsewhere = waitingElsewhere(pending);
   return (
     <>
       <PageHead
@@ -29,7 +31,7 @@ export function QueuePage(props: { query: Record<string, string> }) {
           waiting === undefined
             ? " "
             : plural(
-                waiting,
+                waiting.length,
                 "{n} unit waits for GPUs; a unit is a pod or a gang",
                 "{n} units wait for GPUs; a unit is a pod or a gang",
               )
@@ -50,12 +52,15 @@ export function QueuePage(props: { query: Record<string, string> }) {
           </Loaded>
         </Card>
       </div>
+      {units.data !== undefined || units.error?.missing ? (
+        <Elsewhere workloads={elsewhere} />
+      ) : null}
       <div class="grid">
         <Card title={t("GpuQueues")} note={t("guarantees, shares and budgets")} flush>
           <Loaded of={queues} missing={UNAVAILABLE}>
             {(data) =>
               data.data.length ? (
-                <QueueTable queues={data.data} />
+                <QueueTable queues={data.data} units={waiting ?? []} />
               ) : (
                 <Empty title={t("No GpuQueues")}>
                   {t(
@@ -71,7 +76,56 @@ export function QueuePage(props: { query: Record<string, string> }) {
   );
 }
 
+/** What waits in the queue of Slurm or of another scheduler, in the order of its age. */
+function Elsewhere(props: { workloads: readonly WorkloadRow[] }) {
+  const now = useNow(30_000);
+  if (!props.workloads.length) return null;
+  return (
+    <div class="grid">
+      <Card
+        title={t("Waiting in other queues")}
+        note={t("of Slurm, Kueue and other schedulers")}
+        flush
+      >
+        <Table label={t("Waiting in other queues")}>
+          <thead>
+            <tr>
+              <th>{t("Workload")}</th>
+              <th class="right">{t("GPUs")}</th>
+              <th class="right">{t("Waiting for")}</th>
+              <th>{t("Reason")}</th>
+              <th>{t("Expected start")}</th>
+            </tr>
+          </thead>
+          <tbody>
+            {[...props.workloads]
+              .sort((a, b) => a.startAt - b.startAt)
+              .slice(0, MOST_UNITS)
+              .map((workload) => (
+                <tr key={workload.uid}>
+                  <td class="name">
+                    <a href={link(["workloads", workload.uid])}>{workload.name}</a>
+                    <div class="muted small">{ownerOf(workload)}</div>
+                  </td>
+                  <td class="right">{count(workload.gpuRequested)}</td>
+                  <td class="right">{span(Math.max(0, now / 1000 - workload.startAt))}</td>
+                  <td class="words">{workload.waitingReason || NONE}</td>
+                  <td>{startText(expectedOf(workload), now)}</td>
+                </tr>
+              ))}
+          </tbody>
+        </Table>
+      </Card>
+    </div>
+  );
+}
+
+function ownerOf(workload: WorkloadRow): string {
+  return [workload.namespace, workload.user, workload.source].filter(Boolean).join(" · ");
+}
+
 type Unit = Units["data"][number];
+type Queue = QueueList["data"][number];
 
 function UnitTable(props: { units: Unit[]; pending: readonly WorkloadRow[] }) {
   const workloads = workloadsByClaim(props.pending);
@@ -87,6 +141,8 @@ function UnitTable(props: { units: Unit[]; pending: readonly WorkloadRow[] }) {
           <tr>
             <th class="right">{t("Position")}</th>
             <th>{t("Unit")}</th>
+            <th class="right">{t("GPUs")}</th>
+            <th class="right">{t("Waiting for")}</th>
             <th>{t("Waits for")}</th>
             <th>{t("Expected start")}</th>
             <th class="timeline-head">
@@ -95,31 +151,33 @@ function UnitTable(props: { units: Unit[]; pending: readonly WorkloadRow[] }) {
           </tr>
         </thead>
         <tbody>
-          {shown.map((unit) => (
-            <tr key={unit.name}>
-              <td class="right">{unit.estimate.position}</td>
-              <td class="name">
-                <UnitLink unit={unit} workload={workloadOf(unit, workloads)} />
-                <div class="muted small">{unit.namespace}</div>
-              </td>
-              <td class="words">
-                {unit.estimate.waitsFor}
-                <div class="muted small">{workloadOf(unit, workloads)?.waitingReason}</div>
-              </td>
-              <td>
-                {unit.estimate.expectedStart
-                  ? t("in {time}", {
-                      time: span(
-                        Math.max(0, (Date.parse(unit.estimate.expectedStart) - now) / 1000),
-                      ),
-                    })
-                  : NONE}
-              </td>
-              <td class="timeline">
-                <Interval unit={unit} now={now} last={last} />
-              </td>
-            </tr>
-          ))}
+          {shown.map((unit) => {
+            const workload = workloadOf(unit, workloads);
+            const { position, waitsFor, expectedStart } = unit.estimate;
+            return (
+              <tr key={unit.name}>
+                <td class="right">{position}</td>
+                <td class="name">
+                  <UnitLink unit={unit} workload={workload} />
+                  <div class="muted small">
+                    {[unit.namespace, workload?.user].filter(Boolean).join(" · ")}
+                  </div>
+                </td>
+                <td class="right">{decimal(unit.gpus, Number.isInteger(unit.gpus) ? 0 : 1)}</td>
+                <td class="right">
+                  {workload ? span(Math.max(0, now / 1000 - workload.startAt)) : NONE}
+                </td>
+                <td class="words">
+                  {waitsFor}
+                  <div class="muted small">{workload?.waitingReason}</div>
+                </td>
+                <td>{startText(expectedStart ? Date.parse(expectedStart) : null, now)}</td>
+                <td class="timeline">
+                  <Interval unit={unit} now={now} last={last} />
+                </td>
+              </tr>
+            );
+          })}
         </tbody>
       </Table>
       {props.units.length > shown.length && (
@@ -154,8 +212,7 @@ function UnitLink(props: { unit: Unit; workload: WorkloadRow | undefined }) {
 /** The interval of a start on a time line, with a mark at the expected time. */
 function Interval(props: { unit: Unit; now: number; last: number }) {
   const { earliestStart, latestStart, expectedStart } = props.unit.estimate;
-  if (!earliestStart || !latestStart || !expectedStart)
-    return <span class="muted small">{t("not known")}</span>;
+  if (!earliestStart || !latestStart || !expectedStart) return null;
   const share = (text: string) =>
     Math.min(1, Math.max(0, (Date.parse(text) - props.now) / (props.last - props.now)));
   const [from, to, at] = [share(earliestStart), share(latestStart), share(expectedStart)];
@@ -170,30 +227,46 @@ function Interval(props: { unit: Unit; now: number; last: number }) {
   );
 }
 
-function budgetText(budget: { percent: number; period: string }): string {
-  return t("{percent}% of {period}", {
-    percent: budget.percent,
-    period: periodText(budget.period),
-  });
-}
-
-/** The part of the recent use, the part that is due by weight, and who is over or under it. */
-function Share(props: { share: number; due: number }) {
-  const difference = Math.round((props.share - props.due) * 100);
+/** How much of a budget is used, and what it is of. */
+function Budget(props: { budget: NonNullable<Queue["budget"]> }) {
+  const { percent: used, total, unit, period, hard } = props.budget;
+  const about = [
+    unit === "cost" ? t("cost") : t("GPU hours"),
+    periodText(period),
+    hard && t("hard limit"),
+  ];
   return (
     <>
-      {percent(props.share)}
+      {t("{percent}% of {total}", { percent: used, total })}
+      <div class="muted small">{about.filter(Boolean).join(" · ")}</div>
+    </>
+  );
+}
+
+/** The part of the recent use, the fair share by weight, and who is over or under it. */
+function Share(props: { share: number; due: number }) {
+  const [share, due] = [percent(props.share), percent(props.due)];
+  const over = Math.round(props.share * 100) - Math.round(props.due * 100);
+  return (
+    <>
+      {share}
       <div class="muted small">
-        {t("{share} due", { share: percent(props.due) })}
-        {difference > 0 ? `, ${t("over")}` : difference < 0 ? `, ${t("under")}` : ""}
+        {over > 0
+          ? t("over its fair share, {share}", { share: due })
+          : over < 0
+            ? t("under its fair share, {share}", { share: due })
+            : t("its fair share")}
       </div>
     </>
   );
 }
 
-function QueueTable(props: { queues: QueueList["data"] }) {
+function QueueTable(props: { queues: readonly Queue[]; units: readonly Unit[] }) {
   const due = dueShares(props.queues);
-  const departments = new Set(props.queues.map((queue) => queue.parent));
+  const waiting = (queue: Queue) =>
+    props.units
+      .filter((unit) => queue.namespaces.includes(unit.namespace))
+      .reduce((sum, unit) => sum + unit.gpus, 0);
   return (
     <Table label={t("GpuQueues")}>
       <thead>
@@ -203,7 +276,7 @@ function QueueTable(props: { queues: QueueList["data"] }) {
           <th class="right">{t("Guaranteed")}</th>
           <th class="right">{t("Borrowed")}</th>
           <th class="right">{t("Limit")}</th>
-          <th class="right">{t("Pending")}</th>
+          <th class="right">{t("Waiting")}</th>
           <th class="right">{t("Weight")}</th>
           <th class="right">{t("Share of recent use")}</th>
           <th>{t("Budget")}</th>
@@ -211,26 +284,24 @@ function QueueTable(props: { queues: QueueList["data"] }) {
         </tr>
       </thead>
       <tbody>
-        {withDepartments(props.queues).map((queue) => (
+        {inTree(props.queues).map(({ queue, depth, within }) => (
           <tr key={queue.name}>
-            <td class={`name ${queue.parent && "child"}`}>
+            <td class="name" style={{ paddingInlineStart: `${16 + 18 * depth}px` }}>
               {queue.name}
               <div class="muted small">
-                {departments.has(queue.name)
-                  ? t("department with all of its queues")
-                  : list(queue.namespaces)}
+                {list(queue.namespaces) || (within.length > 1 && t("with its queues"))}
               </div>
             </td>
-            <td class="right">{decimal(queue.used)}</td>
+            <td class="right">{decimal(sum(within, (each) => each.used))}</td>
             <td class="right">{count(queue.guaranteed)}</td>
-            <td class="right">{decimal(queue.borrowed)}</td>
+            <td class="right">{decimal(sum(within, (each) => each.borrowed))}</td>
             <td class="right">{queue.limit == null ? NONE : count(queue.limit)}</td>
-            <td class="right">{decimal(queue.pending)}</td>
+            <td class="right">{decimal(sum(within, waiting))}</td>
             <td class="right">{count(queue.weight)}</td>
             <td class="right">
-              <Share share={queue.share} due={due.get(queue.name) ?? 0} />
+              <Share share={sum(within, (each) => each.share)} due={due.get(queue.name) ?? 0} />
             </td>
-            <td>{queue.budget ? budgetText(queue.budget) : NONE}</td>
+            <td>{queue.budget ? <Budget budget={queue.budget} /> : NONE}</td>
             <td class="words">
               {queue.conditions
                 .filter((condition) => condition.status === "False")
@@ -246,4 +317,8 @@ function QueueTable(props: { queues: QueueList["data"] }) {
       </tbody>
     </Table>
   );
+}
+
+function sum(queues: readonly Queue[], value: (queue: Queue) => number): number {
+  return queues.reduce((total, queue) => total + value(queue), 0);
 }

@@ -1,4 +1,4 @@
-// GpuQueues and their departments: what a department has in all, and the part of all use that is due to each by its weight. Pure.
+// GpuQueues as a tree, and the part of all use that is due to each by its weight.
 
 interface Weighted {
   name: string;
@@ -20,34 +20,33 @@ export function dueShares(queues: readonly Weighted[]): Map<string, number> {
   return new Map(queues.map((queue) => [queue.name, share(queue)]));
 }
 
-interface Counted extends Weighted {
-  guaranteed: number;
-  used: number;
-  pending: number;
-  share: number;
-  borrowed: number;
+/** A queue below its parent, with all queues of its branch: a department has what its queues have. */
+export interface Branch<Q> {
+  queue: Q;
+  depth: number;
+  within: Q[];
 }
 
-/** Return the queues, each department before its queues, and departments with what they and their queues have in all. */
-export function withDepartments<Q extends Counted>(queues: readonly Q[]): Q[] {
-  const known = new Set(queues.map((queue) => queue.name));
-  const isChild = (queue: Q) => known.has(queue.parent) && queue.parent !== queue.name;
-  return queues
-    .filter((queue) => !isChild(queue))
-    .flatMap((queue) => {
-      const children = queues.filter((other) => isChild(other) && other.parent === queue.name);
-      if (!children.length) return [queue];
-      const sum = (field: "guaranteed" | "used" | "pending" | "share") =>
-        children.reduce((total, child) => total + child[field], 0);
-      const guaranteed = Math.max(queue.guaranteed, sum("guaranteed"));
-      const used = queue.used + sum("used");
-      const whole = {
-        guaranteed,
-        used,
-        borrowed: Math.max(0, used - guaranteed),
-        pending: queue.pending + sum("pending"),
-        share: queue.share + sum("share"),
-      };
-      return [{ ...queue, ...whole }, ...children];
-    });
+/** Return each queue after its parent. */
+export function inTree<Q extends Weighted>(queues: readonly Q[]): Branch<Q>[] {
+  const names = new Set(queues.map((queue) => queue.name));
+  const branch = (queue: Q, depth: number): Branch<Q>[] => {
+    const below = queues
+      .filter((each) => each.parent === queue.name && !isLoop(each, queues))
+      .flatMap((each) => branch(each, depth + 1));
+    return [{ queue, depth, within: [queue, ...below.map((each) => each.queue)] }, ...below];
+  };
+  const isRoot = (queue: Q) => !names.has(queue.parent) || isLoop(queue, queues);
+  return queues.filter(isRoot).flatMap((queue) => branch(queue, 0));
+}
+
+/** Return whether a queue is its own ancestor, which the scheduler refuses. */
+function isLoop(queue: Weighted, queues: readonly Weighted[]): boolean {
+  let at: Weighted | undefined = queue;
+  for (let step = 0; step < queues.length; step++) {
+    const parent: string = at?.parent ?? "";
+    at = queues.find((each) => each.name === parent);
+    if (at === queue) return true;
+  }
+  return false;
 }

@@ -1,15 +1,19 @@
 // What waits for GPUs: the pending workloads, with the estimates of the queue for those whose pods name a claim.
 import type { QueuePage, StartEstimate, WorkloadRow } from "../api/types";
 
+type Unit = QueuePage["data"][number];
+
 export interface Waiting {
   workload: WorkloadRow;
   estimate: StartEstimate | undefined;
+  /** When it is expected to start, by the queue or by its own scheduler, in milliseconds; null if not known. */
+  expected: number | null;
 }
 
 /** Join workloads and estimates: those of `me` first, then by position, then by age. */
 export function waitingOf(
   workloads: readonly WorkloadRow[],
-  units: QueuePage["data"],
+  units: readonly Unit[],
   me: string,
 ): Waiting[] {
   const estimates = new Map(
@@ -18,12 +22,15 @@ export function waitingOf(
     ),
   );
   const rank = ({ workload, estimate }: Waiting) => [
-    me && workload.user === me ? 0 : 1,
+    isUser(me, workload.user ?? "") ? 0 : 1,
     estimate?.position ?? Infinity,
     workload.startAt,
   ];
   return workloads
-    .map((workload) => ({ workload, estimate: firstOf(workload, estimates) }))
+    .map((workload) => {
+      const estimate = lastOf(workload, estimates);
+      return { workload, estimate, expected: expectedOf(workload, estimate) };
+    })
     .sort((a, b) => {
       const [left, right] = [rank(a), rank(b)];
       const place = left.findIndex((value, at) => value !== right[at]);
@@ -31,14 +38,34 @@ export function waitingOf(
     });
 }
 
-function firstOf(
+/** Return the estimate of the last of its claims: only then it has all its GPUs. */
+function lastOf(
   workload: WorkloadRow,
   estimates: ReadonlyMap<string, StartEstimate>,
 ): StartEstimate | undefined {
-  const claim = (workload.claims ?? []).find((each) =>
-    estimates.has(`${workload.namespace}/${each}`),
-  );
-  return claim === undefined ? undefined : estimates.get(`${workload.namespace}/${claim}`);
+  return (workload.claims ?? [])
+    .map((claim) => estimates.get(`${workload.namespace}/${claim}`))
+    .reduce(
+      (last, each) => ((each?.position ?? 0) > (last?.position ?? 0) ? each : last),
+      undefined,
+    );
+}
+
+/** Return when a workload is expected to start, in milliseconds; null if that is not known. */
+export function expectedOf(
+  workload: { expectedStart?: number },
+  estimate?: StartEstimate,
+): number | null {
+  if (estimate) return estimate.expectedStart ? Date.parse(estimate.expectedStart) : null;
+  return workload.expectedStart ? workload.expectedStart * 1000 : null;
+}
+
+/** Return whether two spellings name one user, as the server does: alice, or alice@example.com. */
+export function isUser(one: string, other: string): boolean {
+  if (!one || !other) return false;
+  const [left, right] = [one.toLowerCase(), other.toLowerCase()];
+  if (left.includes("@") && right.includes("@")) return left === right;
+  return left.split("@")[0] === right.split("@")[0];
 }
 
 /** Return the workloads by namespace and claim. */
@@ -48,4 +75,9 @@ export function workloadsByClaim(workloads: readonly WorkloadRow[]): Map<string,
       (workload.claims ?? []).map((claim) => [`${workload.namespace}/${claim}`, workload]),
     ),
   );
+}
+
+/** Return the workloads without claims: Slurm, Kueue or another scheduler has them in its queue. */
+export function waitingElsewhere(workloads: readonly WorkloadRow[]): WorkloadRow[] {
+  return workloads.filter((workload) => !workload.claims?.length);
 }

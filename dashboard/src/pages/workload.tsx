@@ -7,17 +7,19 @@ import { rich, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { rangeName, useRange, zoomTo, type Range, type Run } from "../state/range";
 import { link } from "../state/route";
-import { count, percent, span } from "../ui/format";
+import { NONE, count, percent, span } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Badge, Card, Empty, KeyValues, PageHead, Loaded, When, useNow } from "../ui/components";
 import { FollowButton } from "../ui/bell";
 import { RangeChoice } from "../ui/range";
 import { Table } from "../ui/table";
 import { useTitle } from "../ui/title";
+import { Expected } from "../ui/estimate";
 import { ClaimsOf } from "./claim";
 import { durationLabel, gpusOf, isWaiting, modelsOf } from "./request";
 import { Graphs } from "./graphs";
 import { LOOSE, STEP, TITLES, formatOf, placeOf } from "./training";
+import { expectedOf } from "./waiting";
 import { WorkloadObjects } from "./workload_objects";
 
 export function WorkloadPage(props: { uid: string; query: Record<string, string> }) {
@@ -90,6 +92,7 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         <div class="grid">
           <Card title={t("Why it waits")}>
             <p class="words">{workload.waitingReason}</p>
+            <Expected at={expectedOf(workload)} />
           </Card>
         </div>
       )}
@@ -100,7 +103,7 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
       <div class="grid">
         <Training workload={workload} query={query} />
       </div>
-      {workload.status === "Running" && (
+      {!waiting && !workload.endTime && (
         <ClaimsOf workload={workload} cluster={query["cluster"]} waiting={false} />
       )}
       <div class="grid two">
@@ -152,7 +155,7 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
         value={count(gpusOf(workload))}
         sub={modelsOf(workload) || (waiting ? t("any model") : t("none"))}
       />
-      {!waiting && (
+      {!waiting && !workload.endTime && (
         <>
           <Stat
             label={t("Current utilization")}
@@ -179,7 +182,9 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
         </span>
         <span class="stat-sub">
           {workload.startTime
-            ? rich("since {time}", { time: <When at={workload.startTime * 1000} /> })
+            ? workload.endTime
+              ? rich("until {time}", { time: <When at={workload.endTime * 1000} /> })
+              : rich("since {time}", { time: <When at={workload.startTime * 1000} /> })
             : t("not started")}
         </span>
       </div>
@@ -213,7 +218,7 @@ function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, stri
     <Card
       title={t("GPUs over time")}
       note={t("one line for each GPU")}
-      aside={<RangeChoice query={query} range={range} run={workload.startTime > 0} />}
+      aside={<RangeChoice query={query} range={range} run={runOf(workload)} />}
     >
       <Loaded of={graphs} lines={6}>
         {(data) => <Graphs graphs={data} range={range} />}
@@ -340,6 +345,7 @@ function Pods(props: { workload: WorkloadDetail }) {
           <thead>
             <tr>
               <th>{t("Pod")}</th>
+              <th>{t("Status")}</th>
               <th>{t("Node")}</th>
             </tr>
           </thead>
@@ -348,11 +354,10 @@ function Pods(props: { workload: WorkloadDetail }) {
               <tr key={`${pod.podNamespace}/${pod.podName}`}>
                 <td class="name">{pod.podName}</td>
                 <td>
-                  {pod.nodeName ? (
-                    <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a>
-                  ) : (
-                    <span class="muted">{t("waiting")}</span>
-                  )}
+                  <Badge word={pod.status} />
+                </td>
+                <td>
+                  {pod.nodeName ? <a href={link(["nodes", pod.nodeName])}>{pod.nodeName}</a> : NONE}
                 </td>
               </tr>
             ))}

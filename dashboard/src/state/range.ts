@@ -40,16 +40,27 @@ export interface Run {
   end: number;
 }
 
-/** Return the range that a query names; one hour for an invalid one. Presets end now, or with the run. */
-export function rangeOf(query: Record<string, string>, nowMs: number, run?: Run): Range {
+/** Return the preset that a query names; without one the whole run if it has ended, or else `usual`. */
+export function presetOf(query: Record<string, string>, run?: Run, usual: Span = "1h"): Span {
+  const named = query["span"] ?? "";
+  if (named in SECONDS || named === "run") return named as Span;
+  return run?.start && run.end ? "run" : usual;
+}
+
+/** Return the range that a query names. Presets end now, or with the run. */
+export function rangeOf(
+  query: Record<string, string>,
+  nowMs: number,
+  run?: Run,
+  usual?: Span,
+): Range {
   const chosen = chosenRange(query);
   if (chosen) return { ...chosen, step: stepOf(chosen.end - chosen.start) };
   const now = nowMs / 1000;
   const end = run?.end || now;
-  const whole = query["span"] === "run" && run?.start;
-  const length = whole
-    ? Math.max(SHORTEST, end - run.start)
-    : (SECONDS[query["span"] ?? ""] ?? 3600);
+  const preset = presetOf(query, run, usual);
+  const whole = preset === "run" && run?.start;
+  const length = whole ? Math.max(SHORTEST, end - run.start) : (SECONDS[preset] ?? 3600);
   const step = stepOf(length);
   const until = Math.ceil(end / step) * step;
   const start = whole ? Math.floor((end - length) / step) * step : until - length;
@@ -77,7 +88,7 @@ function stepOf(length: number): number {
 }
 
 /** Return the range of a query; a preset advances with time unless the run has ended. */
-export function useRange(query: Record<string, string>, run?: Run): Range {
+export function useRange(query: Record<string, string>, run?: Run, usual?: Span): Range {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {
     const look = () => document.hidden || setNow(Date.now());
@@ -88,18 +99,19 @@ export function useRange(query: Record<string, string>, run?: Run): Range {
       document.removeEventListener("visibilitychange", look);
     };
   }, []);
-  const { start, end, step } = rangeOf(query, now, run);
+  const { start, end, step } = rangeOf(query, now, run, usual);
   return useMemo(() => ({ start, end, step }), [start, end, step]);
 }
 
 /** Return what identifies the range while it advances. */
 export function rangeName(query: Record<string, string>): string {
   const chosen = chosenRange(query);
-  return chosen ? `${chosen.start} ${chosen.end}` : (query["span"] ?? "1h");
+  return chosen ? `${chosen.start} ${chosen.end}` : (query["span"] ?? "");
 }
 
-export function choosePreset(span: Span): void {
-  setQuery({ span: span === "1h" ? undefined : span, from: undefined, to: undefined }, true);
+/** Show a preset; `usual` is what a URL without one shows. */
+export function choosePreset(span: Span, usual: Span): void {
+  setQuery({ span: span === usual ? undefined : span, from: undefined, to: undefined }, true);
 }
 
 /** Show a part of the time; the browser's Back button returns to the range before. */

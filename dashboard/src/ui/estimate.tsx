@@ -1,9 +1,31 @@
 // When a waiting unit is expected to start.
 import type { StartEstimate } from "../api/types";
 import { rich, t } from "../i18n/text";
-import { useSession } from "../state/session";
+import { useSession, type Zone } from "../state/session";
 import { moment, span } from "./format";
 import { useNow } from "./components";
+
+/** Return in what time something starts, from milliseconds. */
+export function startText(expected: number | null, now: number): string {
+  return expected === null
+    ? t("start unknown")
+    : t("in {time}", { time: span(Math.max(0, (expected - now) / 1000)) });
+}
+
+/** When something is expected to start, in milliseconds; nothing if that is not known. */
+export function Expected(props: { at: number | null }) {
+  const { zone } = useSession();
+  const now = useNow(30_000);
+  if (props.at === null) return null;
+  return <p class="soft">{expectedText(props.at, now, zone)}</p>;
+}
+
+function expectedText(at: number, now: number, zone: Zone) {
+  return rich("Expected to start in {time}, at {moment}.", {
+    time: <b class="num">{span(Math.max(0, (at - now) / 1000))}</b>,
+    moment: moment(at, zone),
+  });
+}
 
 /** Return the sentence of an estimate: position, expected start and its interval. */
 export function Estimate(props: { estimate: StartEstimate }) {
@@ -15,10 +37,7 @@ export function Estimate(props: { estimate: StartEstimate }) {
     <p class="soft">
       {rich("Position {position} in the queue.", { position: <b class="num">{position}</b> })}{" "}
       {expectedStart
-        ? rich("Expected to start in {time}, at {moment}.", {
-            time: <b class="num">{until(expectedStart)}</b>,
-            moment: moment(Date.parse(expectedStart), zone),
-          })
+        ? expectedText(Date.parse(expectedStart), now, zone)
         : t("When it starts is not known: {reason}.", { reason: waitsFor })}
       {expectedStart && earliestStart && latestStart && (
         <span class="muted">

@@ -7,10 +7,12 @@ import {
   SHORTEST,
   choosePreset,
   chosenRange,
+  presetOf,
   rangeName,
   resetZoom,
   zoomTo,
   type Range,
+  type Run,
   type Span,
 } from "../state/range";
 import { useSession, type Zone } from "../state/session";
@@ -21,16 +23,20 @@ import { Icon } from "./icons";
 export function RangeChoice(props: {
   query: Record<string, string>;
   range: Range;
-  /** Offer the whole run of a workload. */
-  run?: boolean;
+  /** The workload whose whole run is offered. */
+  run?: Run;
+  /** The shortest preset, and the one of a URL without any. */
+  shortest?: Span;
+  usual?: Span;
 }) {
   const { zone } = useSession();
   const chosen = chosenRange(props.query);
   const options: (readonly [Span | "", string])[] = [
-    ...PRESETS,
-    ...(props.run ? ([["run", t("Whole run")]] as const) : []),
+    ...PRESETS.slice(PRESETS.findIndex(([preset]) => preset === (props.shortest ?? "1h"))),
+    ...(props.run?.start ? ([["run", t("Whole run")]] as const) : []),
   ];
-  const span = chosen ? "" : ((props.query["span"] ?? "1h") as Span);
+  const usual = presetOf({}, props.run, props.usual);
+  const span = chosen ? "" : presetOf(props.query, props.run, props.usual);
   return (
     <span class="page-tools range">
       {chosen && (
@@ -43,7 +49,7 @@ export function RangeChoice(props: {
         label={t("Span")}
         value={span}
         options={options}
-        onChange={(value) => value && choosePreset(value)}
+        onChange={(value) => value && choosePreset(value, usual)}
       />
       <AnyRange key={`${rangeName(props.query)} ${zone}`} range={props.range} zone={zone} />
     </span>

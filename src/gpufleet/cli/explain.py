@@ -195,11 +195,11 @@ def start_sentence(start: Start) -> str:
     from gpufleet.terminal.columns import age
 
     now = datetime.now(UTC)
-    head = f"Position {start['position']} in the queue; waits for {start['waitsFor']}."
+    position, reason = f"Position {start['position']} in the queue", start["waitsFor"]
     times = start["expectedStart"], start["earliestStart"], start["latestStart"]
     expected, earliest, latest = (
         None if time is None else age(max(0.0, (time - now).total_seconds())) for time in times
     )
     if expected is None or earliest is None or latest is None:
-        return f"{head} When it starts is not known."
-    return f"{head}\nExpected to start in {expected} (90%: {earliest} to {latest})."
+        return f"{position}. When it starts is not known: {reason}."
+    return f"{position}; waits for {reason}.\nExpected to start in {expected} (90%: {earliest} to {latest})."

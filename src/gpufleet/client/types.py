@@ -822,6 +822,7 @@ class QueuedUnit(msgspec.Struct, kw_only=True):
     namespace: str
     name: str
     claims: list[str]
+    gpus: float
     estimate: "StartEstimate"
 
 
@@ -1067,6 +1068,7 @@ class WorkloadDetail(msgspec.Struct, kw_only=True):
     gpu_requested: int = msgspec.field(name="gpuRequested", default=0)
     gpu_model_requested: str = msgspec.field(name="gpuModelRequested", default="")
     waiting_reason: str = msgspec.field(name="waitingReason", default="")
+    expected_start: int = msgspec.field(name="expectedStart", default=0)
     queue: "WorkloadQueue | None" = None
     claims: list[str] = msgspec.field(default_factory=list)
     team: str = ""
@@ -1111,6 +1113,7 @@ class WorkloadPod(msgspec.Struct, kw_only=True):
     node_name: str = msgspec.field(name="nodeName")
     pod_namespace: str = msgspec.field(name="podNamespace")
     pod_name: str = msgspec.field(name="podName")
+    status: str
 
 
 class WorkloadQueue(msgspec.Struct, kw_only=True):
@@ -1139,6 +1142,7 @@ class WorkloadRow(msgspec.Struct, kw_only=True):
     gpu_requested: int = msgspec.field(name="gpuRequested", default=0)
     gpu_model_requested: str = msgspec.field(name="gpuModelRequested", default="")
     waiting_reason: str = msgspec.field(name="waitingReason", default="")
+    expected_start: int = msgspec.field(name="expectedStart", default=0)
     queue: "WorkloadQueue | None" = None
     team: str = ""
     user: str = ""

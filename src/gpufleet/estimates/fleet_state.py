@@ -99,14 +99,15 @@ class FleetState:
 
     def could_hold(self, unit: WaitingUnit) -> bool:
         """Return whether a unit would fit if nothing else ran."""
-        if not unit.milli:  # a MIG instance
-            return True
-        room = sum(
+        return not unit.milli or self.room(unit) >= unit.members  # a MIG instance has none
+
+    def room(self, unit: WaitingUnit) -> int:
+        """Return for how many pods of a unit there would be room if nothing else ran."""
+        return sum(
             number * (size // unit.milli)
             for (size, model), number in self._sizes.items()
             if not unit.models or model in unit.models
         )
-        return room >= unit.members
 
     def used(self) -> dict[str, Counter[str]]:
         """Return what each queue has, in thousandths of GPUs by model."""

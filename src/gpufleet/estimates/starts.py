@@ -60,7 +60,7 @@ class _Result:
     def estimate(self, position: int, unit: WaitingUnit, raw: Raw | None, now: float) -> Estimate:
         """Return the estimate with its interval, from `now` on."""
         if not self.state.could_hold(unit):
-            return Estimate(position, unit.waits_for or _impossible(unit))
+            return Estimate(position, unit.waits_for or _impossible(unit, self.state))
         reason = unit.waits_for or self._refusal(unit) or _waits_for(position, unit)
         if raw is None or unit.waits_for:
             return Estimate(position, reason)
@@ -144,7 +144,7 @@ class StartEstimates:
             return Estimate(1, "not known yet")
         position = result.position(unit)
         if not result.state.could_hold(unit):
-            return Estimate(position, _impossible(unit))
+            return Estimate(position, _impossible(unit, result.state))
         models = frozenset(result.state.models)
         milli = WHOLE * least_free(unit.milli // WHOLE, max(result.state.capacity) // WHOLE, unit.grouping)
         milli = max(milli, unit.milli)
@@ -181,18 +181,28 @@ def _raw(starts: Sequence[float | None], until: Sequence[float]) -> Raw | None:
 
 def _waits_for(position: int, unit: WaitingUnit) -> str:
     gpus = unit.milli * unit.members / WHOLE
-    model = " or ".join(sorted(unit.models)) + " " if unit.models else ""
-    what = f"{gpus:g} free {model}GPU{'s' if gpus != 1 else ''}"
+    what = f"{gpus:g} free {_models(unit)}GPU{'s' if gpus != 1 else ''}"
     what += _TOGETHER[unit.grouping]
     if unit.members > 1:
         what += f" for its {unit.members} pods together"
     return f"{what}; {position - 1} ahead of it in the queue" if position > 1 else what
 
 
-def _impossible(unit: WaitingUnit) -> str:
+_NOT_COUNTED = "not counting GPUs that are faulty, cordoned, split by MIG or held by pods without a claim"
+"""What the capacity of a fleet leaves out: it is not known when these GPUs become free."""
+
+
+def _models(unit: WaitingUnit) -> str:
+    return " or ".join(sorted(unit.models)) + " " if unit.models else ""
+
+
+def _impossible(unit: WaitingUnit, state: FleetState) -> str:
+    size = unit.milli / WHOLE
+    gpus = f"{size:g} {_models(unit)}GPU{'s' if size != 1 else ''}"
     if unit.members == 1:
-        return "a node with so many GPUs of these models; there is none that can be used"
-    return f"room for all of its {unit.members} pods; the nodes of these models that can be used have too few GPUs"
+        return f"no node has {gpus}, {_NOT_COUNTED}"
+    room = state.room(unit)
+    return f"the nodes have room for {room} of its {unit.members} pods with {gpus} each, {_NOT_COUNTED}"
 
 
 def least_free(gpus: int, size: int, grouping: Grouping) -> int:

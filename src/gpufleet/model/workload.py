@@ -113,6 +113,8 @@ class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The GPU model that it requests; empty if it accepts any."""
     waiting_reason: str = ""
     """Why it is pending, as its scheduler says; empty if it is not or the scheduler has not tried yet."""
+    expected_start: float = 0.0
+    """When its own scheduler, such as Slurm's, expects it to start; 0 if it does not say."""
     claim: str = ""
     alias: str = ""
     """The id of its Slurm job or container, by which exporters name it."""

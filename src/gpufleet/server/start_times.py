@@ -86,8 +86,8 @@ class StartTimes:
         self._simulating = asyncio.Lock()
         """Held while a thread samples run times or learns them."""
 
-    async def queue(self) -> list[tuple[str, str, list[str], Estimate]]:
-        """Return namespace, name, claims and estimate of each waiting unit, in the order of the queue."""
+    async def queue(self) -> list[tuple[str, str, list[str], float, Estimate]]:
+        """Return namespace, name, claims, GPUs and estimate of each waiting unit, in the order of the queue."""
         state, now = await self._current(), time.time()
         claims: dict[str, list[str]] = {}
         for (_, claim), key in state.unit_of_claim.items():
@@ -96,8 +96,9 @@ class StartTimes:
         for unit in state.fleet.waiting:
             estimate = self._estimates.of(unit.key, now)
             if estimate is not None:
+                gpus = unit.milli * unit.members / 1000
                 namespace, name = state.namespace_of[unit.key], state.name_of[unit.key]
-                found.append((namespace, name, sorted(claims.get(unit.key, ())), estimate))
+                found.append((namespace, name, sorted(claims.get(unit.key, ())), gpus, estimate))
         return found
 
     async def of_claim(self, namespace: str, claim: str) -> Estimate | None:

@@ -41,7 +41,7 @@ def no_queue_off_kubernetes() -> Iterator[None]:
 def _start(row: Waiting) -> float | None:
     """Return the seconds until the workload is expected to start."""
     if row.estimate is None or row.estimate.expected_start is None:
-        return None
+        return row.expected_start - datetime.now(UTC).timestamp() if row.expected_start else None
     return (datetime.fromisoformat(row.estimate.expected_start) - datetime.now(UTC)).total_seconds()
 
 

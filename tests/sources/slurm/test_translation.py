@@ -89,6 +89,7 @@ def test_a_pending_array_of_24_11_requests_the_gpus_of_all_its_tasks() -> None:
         "jobs of higher priority are ahead of it in partition gpu (Slurm: Priority); "
         "Slurm expects it to start by 1970-01-02 03:50 UTC"
     )
+    assert pod.expected_start == 100_200.0, "the same time as in the sentence"
     typed = objects_of(only_job(waits | {"tres_per_node": "gres:gpu:a100_80gb:2"}), "u", "g").pods[0]
     assert typed.model_requested == "NVIDIA_A100_SXM4_80GB"
 

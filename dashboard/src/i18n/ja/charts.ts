@@ -32,7 +32,6 @@ export default {
   Block: "ブロック",
   Rack: "ラック",
   "NVLink domain": "NVLinkドメイン",
-  "not known": "不明",
   healthy: "正常",
   "allocated, holder unknown": "割り当て済み（割り当て先不明）",
   free: "空き",

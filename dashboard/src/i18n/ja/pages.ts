@@ -99,8 +99,6 @@ export default {
   "GPU nodes appear here as soon as a source reports them.":
     "ソースから報告されたGPUノードがここに表示されます。",
   "Allocation and utilization": "割り当て率と利用率",
-  "last 7 days, by hour; of all GPUs, of allocated GPUs":
-    "過去7日間、1時間ごと（全GPUの割り当て率、割り当て済みGPUの利用率）",
   "All faulty nodes": "すべての障害ノード",
   "Recent changes": "最近の変化",
   "{gpus} on {nodes}": "{nodes}、{gpus}",
@@ -108,7 +106,6 @@ export default {
   "No complete hour yet": "1時間分のデータがまだありません",
   "The first row appears two minutes after the end of the hour.":
     "最初のデータは正時の2分後に表示されます。",
-  "Allocation and utilization of the last seven days": "過去7日間の割り当て率と利用率",
   "allocation of {n} GPUs unknown": "{n} GPUの割り当ては不明",
   "{allocated} of {n} schedulable GPUs": "スケジュール可能な{n} GPU中{allocated} GPU",
   "Allocated (schedulable GPUs)": "割り当て率（スケジュール可能なGPU）",
@@ -151,7 +148,6 @@ export default {
   "No training metrics in this time range": "この時間範囲のトレーニングメトリクスはありません",
   Hierarchy: "階層",
   Pod: "Pod",
-  waiting: "待機中",
   "No pods": "Podなし",
   Events: "イベント",
   Logs: "ログ",

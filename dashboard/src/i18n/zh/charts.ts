@@ -32,7 +32,6 @@ export default {
   Block: "区块",
   Rack: "机架",
   "NVLink domain": "NVLink 域",
-  "not known": "未知",
   healthy: "健康",
   "allocated, holder unknown": "已分配，占用者未知",
   free: "空闲",

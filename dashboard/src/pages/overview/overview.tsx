@@ -6,13 +6,16 @@ import { plural, t } from "../../i18n/text";
 import { useResource } from "../../state/resource";
 import { link } from "../../state/route";
 import { Card, Empty, Loaded, PageHead } from "../../ui/components";
-import { hourAt, lastHours } from "../period";
+import { rangeName, useRange, zoomTo, type Range } from "../../state/range";
+import { RangeChoice } from "../../ui/range";
+import { hourAt, hoursOf, lastHours } from "../period";
 import { Consumers, Faults, Feed, Hottest, WasteList } from "./lists";
 import { MapCard } from "./map_card";
 import { Stats } from "./stats";
 import { WaitingCard } from "./waiting_card";
 
-const WEEK = 7 * 24;
+const USUAL = "7d";
+const HOURS = "api/v1/gpu-aggregation/cluster/hourly-stats";
 
 export function OverviewPage(props: { query: Record<string, string> }) {
   const cluster = props.query["cluster"];
@@ -22,10 +25,18 @@ export function OverviewPage(props: { query: Record<string, string> }) {
     { every: 10_000, on: ["node", "workload", "gpu"] },
   );
   const week = useResource<ClusterHour[]>(
-    "api/v1/gpu-aggregation/cluster/hourly-stats",
-    { cluster, ...lastHours(WEEK) },
+    HOURS,
+    { cluster, ...lastHours(7 * 24) },
     { every: 300_000 },
   );
+  const range = useRange(props.query, undefined, USUAL);
+  const named = rangeName(props.query) || USUAL;
+  const other = useResource<ClusterHour[]>(
+    named === USUAL ? null : HOURS,
+    { cluster, ...hoursOf(range) },
+    { every: 300_000, same: `hours ${named}` },
+  );
+  const hours = named === USUAL ? week : other;
   const faults = useResource<NodePage>(
     "api/nodes",
     { cluster, state: "faulty", pageSize: 6 },
@@ -42,10 +53,11 @@ export function OverviewPage(props: { query: Record<string, string> }) {
       <div class="grid wide-left">
         <Card
           title={t("Allocation and utilization")}
-          note={t("last 7 days, by hour; of all GPUs, of allocated GPUs")}
+          note={t("by hour; of all GPUs, of allocated GPUs")}
+          aside={<RangeChoice query={props.query} range={range} shortest="24h" usual={USUAL} />}
         >
-          <Loaded of={week} missing={t("This server has no hourly statistics")} lines={6}>
-            {(hours) => <Week hours={hours} />}
+          <Loaded of={hours} missing={t("This server has no hourly statistics")} lines={6}>
+            {(data) => <Hours hours={data} range={range} />}
           </Loaded>
         </Card>
         <Card
@@ -81,8 +93,7 @@ function subtitle(overview: ClusterOverview): string {
   });
 }
 
-function Week(props: { hours: ClusterHour[] }) {
-  const period = lastHours(WEEK);
+function Hours(props: { hours: ClusterHour[]; range: Range }) {
   const lines = useMemo(
     () => [
       {
@@ -109,10 +120,11 @@ function Week(props: { hours: ClusterHour[] }) {
   return (
     <Lines
       lines={lines}
-      label={t("Allocation and utilization of the last seven days")}
+      label={t("Allocation and utilization")}
       height={230}
-      from={Date.parse(period.start_time) / 1000}
-      to={Date.parse(period.end_time) / 1000}
+      from={props.range.start}
+      to={props.range.end}
+      onZoom={zoomTo}
       step={3600}
       min={0}
       max={100}

@@ -2,8 +2,9 @@
 import { plural, t } from "../../i18n/text";
 import { link } from "../../state/route";
 import { useMe, usePending, useQueue } from "../../state/waiting";
-import { NONE, span } from "../../ui/format";
+import { NONE } from "../../ui/format";
 import { Card, useNow } from "../../ui/components";
+import { startText } from "../../ui/estimate";
 import { waitingOf, type Waiting } from "../waiting";
 
 const SHOWN = 3;
@@ -45,9 +46,8 @@ export function WaitingCard(props: { cluster: string | undefined }) {
 }
 
 function Row(props: Waiting) {
-  const { workload, estimate } = props;
+  const { workload, estimate, expected } = props;
   const now = useNow(30_000);
-  const expected = estimate?.expectedStart;
   const about = [workload.namespace, workload.user].filter(Boolean).join(" · ");
   return (
     <li>
@@ -55,16 +55,12 @@ function Row(props: Waiting) {
         <a class="line" href={link(["workloads", workload.uid])}>
           {workload.name} <span class="muted small">{about}</span>
         </a>
-        <span class="line muted small" title={workload.waitingReason}>
+        <span class="reason-line muted small" title={workload.waitingReason}>
           {estimate?.waitsFor || workload.waitingReason || NONE}
         </span>
       </span>
       <span class="num small soft">{plural(workload.gpuRequested, "{n} GPU", "{n} GPUs")}</span>
-      <span class="num cost">
-        {expected
-          ? t("in {time}", { time: span(Math.max(0, (Date.parse(expected) - now) / 1000)) })
-          : t("start unknown")}
-      </span>
+      <span class="num cost">{startText(expected, now)}</span>
     </li>
   );
 }

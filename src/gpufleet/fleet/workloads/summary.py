@@ -48,6 +48,8 @@ class Workload(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The GPU models that its existing pods request; empty if they accept any."""
     waiting_reason: str = ""
     """Why a pending workload waits; empty if it is not known."""
+    expected_start: float = 0.0
+    """When its own scheduler expects the last of its pods to start; 0 if that is not known."""
     queued: QueueEntry | None = None
     """Its entry in a queue of Kueue."""
 
@@ -93,6 +95,7 @@ def summarise(
         gone=gone,
         models_requested=tuple(sorted({pod.model_requested for pod in live} - {""})),
         waiting_reason=_waiting_reason(live, queued) if status is Status.PENDING else "",
+        expected_start=max((pod.expected_start for pod in live), default=0.0),
         queued=queued,
     )
 

@@ -15,7 +15,7 @@ import msgspec
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
 from gpufleet.sources.slurm.jobs import NodeAllocation, SlurmJob, tasks_waiting
-from gpufleet.sources.slurm.reasons import waiting_reason
+from gpufleet.sources.slurm.reasons import expected_start, waiting_reason
 
 SOURCE = "slurm"
 API_VERSION = "slurm"
@@ -121,6 +121,7 @@ def _pod(
         held=share.indices,
         model_requested=canonical_model(job.type),
         waiting_reason=waiting_reason(job),
+        expected_start=expected_start(job),
         alias=job.alias if placed else "",
         created=job.submitted,
         bound=job.started if placed else 0.0,

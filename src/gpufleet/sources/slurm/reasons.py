@@ -45,7 +45,12 @@ def waiting_reason(job: SlurmJob) -> str:
         text = f"Slurm's reason is {job.reason}"
     else:
         text = f"{sentence.format(partition=job.partition, id=job.id)} (Slurm: {job.reason})"
-    if not job.expected_start:
+    expected = expected_start(job)
+    if not expected:
         return text
-    start = datetime.fromtimestamp(-(-job.expected_start // _ROUND_S) * _ROUND_S, UTC)
-    return f"{text}; Slurm expects it to start by {start:%Y-%m-%d %H:%M} UTC"
+    return f"{text}; Slurm expects it to start by {datetime.fromtimestamp(expected, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def expected_start(job: SlurmJob) -> float:
+    """Return when Slurm expects a pending job to start, rounded up; 0 if it does not say."""
+    return -(-job.expected_start // _ROUND_S) * _ROUND_S if job.status is Status.PENDING else 0.0

@@ -104,6 +104,8 @@ class WorkloadRow(msgspec.Struct, rename="camel"):
     """The GPU model that they request; empty for any."""
     waiting_reason: str = ""
     """Why a pending workload waits."""
+    expected_start: int = 0
+    """When its own scheduler, such as Slurm's, expects it to start; 0 if it does not say. /api/queue has estimates."""
     queue: WorkloadQueue | None = None
     """Its place in Kueue; null if it is in no queue."""
     team: str = ""
@@ -127,6 +129,7 @@ class WorkloadPod(msgspec.Struct, rename="camel"):
     node_name: str
     pod_namespace: str
     pod_name: str
+    status: str
 
 
 class WorkloadDetail(msgspec.Struct, rename="camel"):
@@ -151,6 +154,8 @@ class WorkloadDetail(msgspec.Struct, rename="camel"):
     """The GPU model that they request; empty for any."""
     waiting_reason: str = ""
     """Why a pending workload waits."""
+    expected_start: int = 0
+    """When its own scheduler, such as Slurm's, expects it to start; 0 if it does not say. /api/queue has estimates."""
     queue: WorkloadQueue | None = None
     """Its place in Kueue; null if it is in no queue."""
     claims: list[str] = []
@@ -271,6 +276,7 @@ def _row(cluster: Cluster, workload: Workload) -> WorkloadRow:
         gpu_requested=workload.requested,
         gpu_model_requested=", ".join(workload.models_requested),
         waiting_reason=workload.waiting_reason,
+        expected_start=int(workload.expected_start),
         queue=_queue(workload.queued),
         team=team_of(workload),
         user=user_of(workload),
@@ -291,7 +297,7 @@ def _detail(found: WorkloadRecord) -> WorkloadDetail:
         namespace=workload.namespace,
         uid=workload.uid,
         gpu_allocation=found.models,
-        pods=[WorkloadPod(pod.node, pod.namespace, pod.name) for pod in workload.pods],
+        pods=[WorkloadPod(pod.node, pod.namespace, pod.name, pod.phase.value) for pod in workload.pods],
         start_time=int(workload.started),
         end_time=int(workload.ended),
         source=workload.source,
@@ -301,6 +307,7 @@ def _detail(found: WorkloadRecord) -> WorkloadDetail:
         gpu_requested=workload.requested,
         gpu_model_requested=", ".join(workload.models_requested),
         waiting_reason=workload.waiting_reason,
+        expected_start=int(workload.expected_start),
         queue=_queue(workload.queued),
         claims=_claims(workload),
         team=team_of(workload),
@@ -356,7 +363,7 @@ _DETAIL = WorkloadDetail(
     namespace="default",
     uid="abc123",
     gpu_allocation={"AMD_Instinct_MI300X_OAM": 8},
-    pods=[WorkloadPod("gpu-node-1", "default", "training-job-1-pod-0")],
+    pods=[WorkloadPod("gpu-node-1", "default", "training-job-1-pod-0", "Running")],
     start_time=1609459200,
     end_time=0,
     source="k8s",

@@ -40,6 +40,8 @@ class QueuedUnit(msgspec.Struct, rename="camel"):
     name: str
     claims: list[str]
     """The GpuClaims of its pods."""
+    gpus: float
+    """GPUs of all its pods together."""
     estimate: StartEstimate
 
 
@@ -86,7 +88,7 @@ def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list
     @get(
         "/api/queue",
         scope="filtered",
-        example=QueuePage([QueuedUnit("team-a", "team-a/train-0", ["train"], _EXAMPLE)]),
+        example=QueuePage([QueuedUnit("team-a", "team-a/train-0", ["train"], 8.0, _EXAMPLE)]),
     )
     async def list_queue(query: ClusterParams, namespaces: Namespaces) -> QueuePage:
         """Units that wait for GPUs, in the order of the queue, and when each is expected to start.
@@ -96,8 +98,8 @@ def waiting_routes(clusters: Clusters, starts: Mapping[str, StartTimes]) -> list
         units = await starts_of(query.cluster).queue()
         return QueuePage(
             [
-                QueuedUnit(namespace, name, claims, estimate_row(estimate))
-                for namespace, name, claims, estimate in units
+                QueuedUnit(namespace, name, claims, gpus, estimate_row(estimate))
+                for namespace, name, claims, gpus, estimate in units
                 if is_visible(namespaces, namespace)
             ]
         )
