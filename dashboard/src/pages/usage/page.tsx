@@ -2,7 +2,7 @@
 // compared with the days before, with budgets and a forecast. A namespace opens its workloads, a workload its runs.
 import { useMemo } from "preact/hooks";
 import { addressOf, type Params } from "../../api/client";
-import type { Forecast, QueueList, Report } from "../../api/types";
+import type { Forecast, QueueList, Report, ReportRow } from "../../api/types";
 import { teamColours } from "../../charts/colours";
 import { Treemap } from "../../charts/treemap";
 import { groupText } from "../../i18n/states";
@@ -25,21 +25,18 @@ import { Crumbs, Grouping, PeriodChoice } from "./head";
 import { usePrintedReport } from "./printed";
 import {
   daysOf,
-  mergedRuns,
   rowName,
+  runsOf,
   valueOf,
   workloadKey,
   type Group,
   type Metric,
   type Query,
-  type UsageRow,
 } from "./query";
 import { UsageTable } from "./table";
 import { Totals } from "./totals";
 
 const LINES = 7;
-/** The runs of one workload are found among more lines. */
-const MOST_LINES = 50;
 const MAX_GROUPS = 500;
 const MOST_TILES = 60;
 const REPORT = "api/v1/gpu-aggregation/report";
@@ -47,7 +44,7 @@ const UNAVAILABLE = t("This server has no hourly statistics");
 
 export function UsagePage(props: { query: Query }) {
   const { query } = props;
-  const { cluster, ns } = query;
+  const { cluster, ns, name } = query;
   const { zone } = useSession();
   const by = (ns ? "workload" : (query["by"] ?? "namespace")) as Group;
   const days = daysOf(query, zone); // on every render: the day changes at midnight
@@ -63,12 +60,13 @@ export function UsagePage(props: { query: Query }) {
     namespace: ns,
     zone: zoneName(zone),
     group_by: labelled ? `${by}:${key}` : by,
+    merge_runs: by === "workload" && !name ? "true" : undefined,
+    workload: ns && name,
   };
-  const series = query["name"] ? MOST_LINES : LINES;
   const path = problem || (labelled && !key) ? null : REPORT;
   const report = useResource<Report>(
     path,
-    { ...params, period: periodOf(days), series, groups: MAX_GROUPS },
+    { ...params, period: periodOf(days), series: LINES, groups: MAX_GROUPS },
     { every: 300_000 },
   );
   const earlier = problem ? days : daysBefore(days);
@@ -77,12 +75,11 @@ export function UsagePage(props: { query: Query }) {
     { ...params, period: periodOf(earlier), series: LINES, groups: MAX_GROUPS },
     { every: 600_000 },
   );
-  const name = zoneName(zone) ?? "UTC";
   const printed = { ...params, period: periodOf(days), groups: MAX_GROUPS, format: "html" };
   const print = usePrintedReport(path && addressOf(path, printed), report.data);
   return (
     <>
-      <PageHead title={t("Usage")} sub={subtitle(days, name, report.data)}>
+      <PageHead title={t("Usage")} sub={subtitle(days, zoneName(zone) ?? "UTC", report.data)}>
         <Grouping by={by} keys={labelled ? keys.data : undefined} chosen={key} />
         <PeriodChoice query={query} days={days} />
         <button class="button" onClick={() => print()}>
@@ -175,16 +172,7 @@ function UsageReport(props: {
   const metric = metricOf(query, report);
   // All groups get their colours together, so that they do not depend on which are the largest.
   if (heading !== "workload") teamColours(report.rows.map(rowName));
-  const rows = useMemo(() => {
-    const held = allocatedRows(report);
-    if (name)
-      return held.filter((row) => workloadKey(row) === name).map((row) => ({ ...row, runs: 1 }));
-    return mergedRuns(held);
-  }, [report, name]);
-  const only = useMemo(() => {
-    const run = name?.split("/").slice(1).join("/");
-    return run ? (line: string) => line === run || line.includes(`/${run}`) : undefined;
-  }, [name]);
+  const rows = useMemo(() => allocatedRows(report), [report]);
   if (!report.hours_accounted) {
     return (
       <Card>
@@ -208,7 +196,6 @@ function UsageReport(props: {
           metric={metric}
           mode={query["mode"] === "sum" ? "sum" : "time"}
           budget={ns ? budgetOf(list, ns) : undefined}
-          only={only}
         />
       </div>
       {!name && (
@@ -233,10 +220,10 @@ function UsageReport(props: {
               : t("{title} by {group}", { title: t("GPU hours"), group: groupText(heading) })
           }
           flush
-          csv={name ? undefined : addressOf(REPORT, { ...props.params, format: "csv" })}
+          csv={addressOf(REPORT, { ...props.params, format: "csv" })}
         >
           <UsageTable
-            report={name ? totalsOf(report, rows) : report}
+            report={report}
             rows={rows}
             before={heading === "workload" ? undefined : props.before}
             heading={name ? "run" : heading}
@@ -257,36 +244,18 @@ function metricOf(query: Query, report: Report): Metric {
 }
 
 /** Return what a click on a row opens: the workloads of a namespace, or the runs of a workload. */
-function opener(row: UsageRow, query: Query): (() => void) | undefined {
+function opener(row: ReportRow, query: Query): (() => void) | undefined {
   if (row.row !== "group") return undefined;
   const by = query["by"] ?? "namespace";
   if (!row.kind && !query["ns"] && by === "namespace")
     return () => setQuery({ ns: row.name, page: undefined, sort: undefined }, true);
-  if (row.kind && row.runs > 1)
+  if (row.kind && runsOf(row) > 1)
     return () => setQuery({ ns: row.namespace, name: workloadKey(row), page: undefined }, true);
   return undefined;
 }
 
-/** Return the report with the totals of some rows only. */
-function totalsOf(report: Report, rows: readonly UsageRow[]): Report {
-  const sum = mergedRuns(rows.map((row) => ({ ...row, uid: "" })))[0];
-  if (!sum) return report;
-  return {
-    ...report,
-    totals: {
-      ...report.totals,
-      allocated_gpu_hours: sum.gpu_hours,
-      idle_gpu_hours: sum.idle_gpu_hours,
-      avg_utilization: sum.avg_utilization,
-      cost: sum.cost,
-      energy_kwh: sum.energy_kwh,
-      allocation_rate: sum.share,
-    },
-  };
-}
-
 function Shares(props: {
-  rows: UsageRow[];
+  rows: ReportRow[];
   report: Report;
   metric: Metric;
   heading: string;

@@ -126,7 +126,8 @@ def _mean(hours: float | None) -> str:
 
 
 def _row(row: ReportRow, mark: str) -> str:
-    name = f"{row.namespace}/{row.name} ({row.kind})" if row.kind else row.name or "none"
+    kind = f"{row.kind}, {row.runs} runs" if row.runs is not UNSET and row.runs > 1 else row.kind
+    name = f"{row.namespace}/{row.name} ({kind})" if kind else row.name or "none"
     return (
         f'<tr class="{row.row}"><td>{mark}{escape(name)}</td><td>{row.gpu_hours:z,.2f}</td><td>{row.share:.2f}%</td>'
         f"<td>{row.idle_gpu_hours:z,.2f}</td><td>{_percent(row.avg_utilization)}</td>"
