@@ -19,7 +19,7 @@ import { session, useSession } from "./state/session";
 import { savedViews } from "./state/views";
 import { Bell } from "./ui/bell";
 import { Icon, type IconName } from "./ui/icons";
-import { Empty, Select } from "./ui/components";
+import { PageHead, Select } from "./ui/components";
 import { LanguageChoice } from "./ui/language";
 import { lazy } from "./ui/lazy";
 import { ProblemList, useOffline, useStaleMark } from "./ui/problems";
@@ -134,9 +134,12 @@ function Page(props: { route: Route }) {
   if (place === "health") return <HealthPage query={props.route.query} />;
   if (place === "scheduling") return <SchedulingPage query={props.route.query} />;
   return (
-    <Empty title={t("Page not found")}>
-      <a href={link([])}>{t("Back to the overview")}</a>
-    </Empty>
+    <>
+      <PageHead title={t("Page not found")} />
+      <a class="accent" href={link([])}>
+        {t("Back to the overview")}
+      </a>
+    </>
   );
 }
 

@@ -7094,6 +7094,8 @@ export interface operations {
                 pageSize?: number;
                 /** @description Claims of this namespace only. */
                 namespace?: string;
+                /** @description Part of the name of the claim. */
+                name?: string;
                 /** @description Claims in this phase only. */
                 phase?: "Bound" | "Failed" | "Pending" | "Reserved";
                 /** @description Claims of this gang only; * for any gang. */

@@ -14,6 +14,7 @@ def claims(
     *,
     cluster: str | None = None,
     namespace: str | None = None,
+    name: str | None = None,
     phase: Literal["Bound", "Failed", "Pending", "Reserved"] | None = None,
     gang: str | None = None,
     label_selector: str | None = None,
@@ -25,6 +26,7 @@ def claims(
         {
             "cluster": cluster,
             "namespace": namespace,
+            "name": name,
             "phase": phase,
             "gang": gang,
             "labelSelector": label_selector,

@@ -100,6 +100,12 @@ async def test_the_runs_of_a_workload_are_merged_whatever_number_of_groups_is_as
     async with httpx.AsyncClient(transport=transport, base_url=base) as client:
         merged = await get(client, "/report", **by_workload, merge_runs="true", groups=1)
         runs = await get(client, "/report", **by_workload, namespace="ml", workload="Job/train", groups=1)
+        paper = (
+            await client.get(
+                "/report",
+                params={**by_workload, "namespace": "ml", "workload": "Job/train", "format": "html"},
+            )
+        ).text
         absent = await get(client, "/report", **by_workload, namespace="ml", workload="Job/none")
         page = (
             await client.get("/report", params={**by_workload, "merge_runs": "true", "format": "html"})
@@ -110,6 +116,8 @@ async def test_the_runs_of_a_workload_are_merged_whatever_number_of_groups_is_as
     assert (others["name"], others["gpu_hours"]) == ("2 others", 3.0)
     assert sum(merged["series"]["lines"][0]["gpu_hours"]) == 3.0
     assert "ml/train (Job, 3 runs)" in page
+    assert "Runs of Job/train only." in paper
+    assert paper.count("ml/train (Job, run-") == 3
     assert [row["name"] for row in runs["rows"][:2]] == ["train", "2 others"]
     assert (runs["totals"]["allocated_gpu_hours"], runs["totals"]["avg_utilization"]) == (3.0, 10.0)
     assert sum(row["gpu_hours"] for row in runs["rows"][:2]) == 3.0

@@ -6,6 +6,7 @@ export default {
   "This server can't explain claims": "このサーバーはClaimの待機理由を表示できません",
   "{n} nodes": "{n}ノード",
   "Ways to make it fit": "配置するための対処",
+  "Ways to make one of the pods fit": "1つのPodを配置するための対処",
   "By cause": "原因別",
   "By node": "ノード別",
   "By model": "モデル別",

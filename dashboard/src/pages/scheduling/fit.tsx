@@ -188,7 +188,7 @@ function Verdict(props: { answer: FitAnswer; gpus: number; pods: number; model: 
       </p>
       {answer.remedies.length > 0 && (
         <>
-          <h3>{t("Ways to make it fit")}</h3>
+          <h3>{pods > 1 ? t("Ways to make one of the pods fit") : t("Ways to make it fit")}</h3>
           <ul class="bullets">
             {answer.remedies.map((remedy) => (
               <li key={remedy}>{remedy}</li>

@@ -108,7 +108,7 @@ export function UsagePage(props: { query: Query }) {
           {(data) => (
             <UsageReport
               report={data}
-              before={before.data?.hours_accounted ? before.data : undefined}
+              before={before.data && comparable(before.data) ? before.data : undefined}
               heading={labelled ? key : by}
               params={{ ...params, period: periodOf(days) }}
               query={query}
@@ -128,6 +128,11 @@ export function UsagePage(props: { query: Query }) {
       )}
     </>
   );
+}
+
+/** Return whether enough of a period was observed to compare with it. */
+function comparable(report: Report): boolean {
+  return report.hours_accounted >= report.hours_in_period / 2;
 }
 
 /** Return the report, or why its keys could not be read. */

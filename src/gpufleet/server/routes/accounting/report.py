@@ -168,7 +168,7 @@ def report_routes(
             start, end = period.start.timestamp(), min(period.end.timestamp(), now())
             made = msgspec.structs.replace(made, faults=costs(start, max(start, end)))
         if format == "html":
-            return Raw(render_report(made, namespaces, zone).encode(), "text/html")
+            return Raw(render_report(made, namespaces, zone, query.workload).encode(), "text/html")
         if format == "csv":
             return Raw(as_csv(msgspec.json.encode(made.rows)) or b"", "text/csv")
         return made
