@@ -69,7 +69,7 @@ export function App() {
       {opened === "palette" && <Palette pages={destinations()} onClose={() => setOpened(null)} />}
       {opened === "shortcuts" && <Shortcuts onClose={() => setOpened(null)} />}
       <Main>
-        <Banners />
+        <Banners cluster={cluster} />
         <ProblemList />
         <LimitedView />
         <Page key={`${route.path.join("/")} ${cluster}`} route={route} />
@@ -237,13 +237,23 @@ function LiveState() {
   );
 }
 
-function Banners() {
+function Banners(props: { cluster: string }) {
   const { data } = useResource<Health>("api/healthz", {}, { every: 15_000 });
   const down = Object.entries(data?.dependencies ?? {}).filter(
     ([, health]) => health.state === "down",
   );
+  const clusters = useResource<ClusterNames>("api/clusters").data;
+  const unknown = clusters?.length && !clusters.some(({ name }) => name === props.cluster);
   return (
     <>
+      {props.cluster && unknown && (
+        <p class="banner bad" role="alert">
+          <Icon name="alert" /> <strong>{t("This server has no cluster {cluster}.", props)}</strong>{" "}
+          <a class="accent" href="#/">
+            {t("Back to the overview")}
+          </a>
+        </p>
+      )}
       {data?.simulated && (
         <p class="banner" role="status">
           <Icon name="flask" /> <strong>{t("Simulated fleet.")}</strong>{" "}

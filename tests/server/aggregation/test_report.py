@@ -367,7 +367,7 @@ async def test_every_cost_has_the_configured_currency(store: Store, recorded: Se
         text = (await client.get("/report", params={"period": MONTH, "format": "csv"})).text
         assert {row["currency"] for row in csv.DictReader(io.StringIO(text))} == {"EUR"}
         page = (await client.get("/report", params={"period": MONTH, "format": "html"})).text
-        assert ">cost (EUR)<" in page
+        assert ">cost<br>(EUR)<" in page
 
 
 async def test_without_a_currency_costs_have_no_unit(http: httpx.AsyncClient) -> None:

@@ -15,6 +15,7 @@ export default {
   "saved view": "保存済みビュー",
   "Page not found": "ページが見つかりません",
   "Back to the overview": "概要に戻る",
+  "This server has no cluster {cluster}.": "このサーバーにクラスター{cluster}はありません。",
   Search: "検索",
   Pages: "ページ",
   "Use the light theme": "ライトテーマを使用",

@@ -15,6 +15,7 @@ export default {
   "saved view": "已保存的视图",
   "Page not found": "页面不存在",
   "Back to the overview": "返回概览",
+  "This server has no cluster {cluster}.": "此服务器没有集群 {cluster}。",
   Search: "搜索",
   Pages: "页面",
   "Use the light theme": "使用浅色主题",

@@ -8,12 +8,13 @@ import { Treemap } from "../../charts/treemap";
 import { groupText } from "../../i18n/states";
 import { t } from "../../i18n/text";
 import { useResource, type Resource } from "../../state/resource";
-import { setQuery } from "../../state/route";
+import { pageOf, setQuery } from "../../state/route";
 import { useSession } from "../../state/session";
 import { parseSort } from "../../state/sort";
 import { Card, Empty, Loaded, PageHead } from "../../ui/components";
 import { count, money } from "../../ui/format";
 import { Icon } from "../../ui/icons";
+import { useTitle } from "../../ui/title";
 import { dayOf, daysBefore, formatDays, periodOf, problemOf, zoneName, type Days } from "../period";
 import { allocatedRows, coverageText } from "../report";
 import { Waste } from "../waste";
@@ -25,11 +26,11 @@ import { Crumbs, Grouping, PeriodChoice } from "./head";
 import { usePrintedReport } from "./printed";
 import {
   daysOf,
+  groupOf,
   rowName,
   runsOf,
   valueOf,
   workloadKey,
-  type Group,
   type Metric,
   type Query,
 } from "./query";
@@ -46,7 +47,7 @@ export function UsagePage(props: { query: Query }) {
   const { query } = props;
   const { cluster, ns, name } = query;
   const { zone } = useSession();
-  const by = (ns ? "workload" : (query["by"] ?? "namespace")) as Group;
+  const by = ns ? "workload" : groupOf(query);
   const days = daysOf(query, zone); // on every render: the day changes at midnight
   const problem = problemOf(days);
   const labelled = by === "label" || by === "annotation";
@@ -76,6 +77,7 @@ export function UsagePage(props: { query: Query }) {
     { every: 600_000 },
   );
   const printed = { ...params, period: periodOf(days), groups: MAX_GROUPS, format: "html" };
+  useTitle([name?.split("/").slice(1).join("/"), ns, t("Usage")].filter(Boolean).join(" · "));
   const print = usePrintedReport(path && addressOf(path, printed), report.data);
   return (
     <>
@@ -233,7 +235,7 @@ function UsageReport(props: {
             before={heading === "workload" ? undefined : props.before}
             heading={name ? "run" : heading}
             sort={parseSort(query["sort"], "-hours")}
-            page={Number(query["page"] ?? "1")}
+            page={pageOf(query["page"])}
             open={(row) => opener(row, query)}
           />
         </Card>
@@ -251,8 +253,7 @@ function metricOf(query: Query, report: Report): Metric {
 /** Return what a click on a row opens: the workloads of a namespace, or the runs of a workload. */
 function opener(row: ReportRow, query: Query): (() => void) | undefined {
   if (row.row !== "group") return undefined;
-  const by = query["by"] ?? "namespace";
-  if (!row.kind && !query["ns"] && by === "namespace")
+  if (!row.kind && !query["ns"] && groupOf(query) === "namespace")
     return () => setQuery({ ns: row.name, page: undefined, sort: undefined }, true);
   if (row.kind && runsOf(row) > 1)
     return () => setQuery({ ns: row.namespace, name: workloadKey(row), page: undefined }, true);

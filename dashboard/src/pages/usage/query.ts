@@ -40,6 +40,11 @@ export function daysOf(query: Query, zone: Zone, now = Date.now()): Days {
   return period === "dates" ? { first: from ?? week.first, last: to ?? week.last } : week;
 }
 
+/** Return what a query groups by. */
+export function groupOf(query: Query): Group {
+  return GROUPS.find(([name]) => name === query["by"])?.[0] ?? "namespace";
+}
+
 /** Return the name of a group; a label without a value has none. */
 export function rowName(row: { name: string }): string {
   return row.name || t("none");

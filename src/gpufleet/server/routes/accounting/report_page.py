@@ -31,7 +31,7 @@ th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; widt
 thead th { border-bottom: 2px solid #333; vertical-align: bottom; } tfoot td { border-top: 2px solid #333; font-weight: 600; }
 .others td, .unattributed td, .unallocated td { font-style: italic; color: #555; }
 @media print {
-  .report { font-size: 9pt; margin: 0; max-width: none; padding: 0; } th, td { padding: .2rem .4rem; }
+  .report { font-size: 9pt; margin: 0; max-width: none; padding: 0; } th, td { padding: .2rem .3rem; }
   thead { display: table-header-group; } tfoot { display: table-row-group; } tr { break-inside: avoid; }
   tbody tr:last-child { break-after: avoid; }
 }
@@ -71,7 +71,8 @@ def _note(report: Report, namespaces: Namespaces, zone: tzinfo, workload: str) -
     """Return the grouping, the exact period, how much of it was observed, and what it is limited to."""
     start, end = report.start_time.astimezone(zone), report.end_time.astimezone(zone)
     note = f"By {report.group_by}, {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} {zone}. "
-    note += f"{report.hours_accounted:.10g} of {report.hours_in_period} hours were observed."
+    observed = int(10 * report.hours_accounted) / 10  # rounded down, so that a part never looks like all
+    note += f"{observed:.10g} of {report.hours_in_period} hours were observed."
     if namespaces is not None:
         note += f" Limited to namespaces: {', '.join(sorted(namespaces)) or 'none'}."
     if workload:
@@ -81,7 +82,7 @@ def _note(report: Report, namespaces: Namespaces, zone: tzinfo, workload: str) -
 
 def _table(report: Report) -> str:
     totals = report.totals
-    cost = f"cost ({report.currency})" if report.currency else "cost"
+    cost = f"cost<br>({escape(report.currency)})" if report.currency else "cost"
     colours = chart_colours(report)
     marks = {key: f"{swatch(colour)} " for key, colour in colours.items()}
     named = Counter((row.namespace, row.kind, row.name) for row in report.rows)
@@ -97,8 +98,8 @@ def _table(report: Report) -> str:
 <caption>{totals.allocated_gpu_hours:z,.2f} of {totals.capacity_gpu_hours:z,.2f} GPU-hours were allocated \
 ({totals.allocation_rate:.2f}%).</caption>
 <thead><tr><th scope="col">{escape(report.group_by)}</th><th scope="col">GPU-hours</th>\
-<th scope="col">of capacity</th><th scope="col">idle<br>GPU-hours</th><th scope="col">utilization</th>\
-<th scope="col">energy<br>(kWh)</th><th scope="col">{escape(cost)}</th></tr></thead>
+<th scope="col">of<br>capacity</th><th scope="col">idle<br>GPU-hours</th><th scope="col">utilization</th>\
+<th scope="col">energy<br>(kWh)</th><th scope="col">{cost}</th></tr></thead>
 <tbody>
 {rows}
 </tbody>
