@@ -1,44 +1,15 @@
 import { describe, expect, test } from "vitest";
-import type { Change, FindingPage, Forecast, QueueList, ReportRow } from "../src/api/types";
+import type { Change, FindingPage, Forecast, QueueList } from "../src/api/types";
 import type { ApiError } from "../src/api/client";
 import { placeKeys } from "../src/charts/picture";
 import { squarify } from "../src/charts/squarify";
 import { cumulative, totalLine } from "../src/pages/report";
 import { addDays, daysBefore, lengthOf, problemOf, spanOf, startOf } from "../src/pages/period";
 import { budgetOf, isUsedUp, namespacesOf, rateOf, spendingOf } from "../src/pages/usage/budget";
-import { daysOf, mergedRuns } from "../src/pages/usage/query";
+import { daysOf } from "../src/pages/usage/query";
 import { budgetNotices, findingNotices, jobNotices } from "../src/state/notices";
 import { offlineSince, summarize } from "../src/state/problems";
 import { csvOf, fileName } from "../src/ui/csv";
-
-const row = (name: string, uid: string, hours: number, utilization: number | null): ReportRow => ({
-  row: "group",
-  name,
-  namespace: "nlp",
-  kind: "Job",
-  uid,
-  gpu_hours: hours,
-  idle_gpu_hours: 1,
-  avg_utilization: utilization,
-  cost: 2 * hours,
-  energy_kwh: null,
-  share: 10,
-});
-
-test("runs of a workload are merged and weighted by GPU hours", () => {
-  const merged = mergedRuns([
-    row("train", "a", 30, 50),
-    row("train", "b", 10, 90),
-    row("eval", "c", 5, null),
-  ]);
-  expect(
-    merged.map((each) => [each.name, each.runs, each.gpu_hours, each.avg_utilization]),
-  ).toEqual([
-    ["train", 2, 40, 60],
-    ["eval", 1, 5, null],
-  ]);
-  expect(merged[0]).toMatchObject({ cost: 80, idle_gpu_hours: 2, share: 20, uid: "" });
-});
 
 describe("days", () => {
   test("before a month are the month before, else as many days", () => {

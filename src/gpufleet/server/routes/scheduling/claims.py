@@ -29,6 +29,7 @@ class ClaimParams(ClusterParams, rename="camel"):
     page_num: PageNumber = 1
     page_size: PageSize = 100
     namespace: Annotated[str, Meta(max_length=253, description="Claims of this namespace only.")] = ""
+    name: Annotated[str, Meta(max_length=253, description="Part of the name of the claim.")] = ""
     phase: Annotated[ClaimPhase | None, Meta(description="Claims in this phase only.")] = None
     gang: Annotated[str, Meta(max_length=253, description="Claims of this gang only; * for any gang.")] = ""
     label_selector: LabelSelector = ""
@@ -157,6 +158,7 @@ def claim_routes(
             for claim in (await view.claims() if view else [])
             if is_visible(namespaces, claim.metadata.namespace)
             and query.namespace in ("", claim.metadata.namespace)
+            and query.name.lower() in claim.metadata.name.lower()
             and query.phase in (None, claim.status.phase)
             and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
             and selects(claim.metadata.labels)
