@@ -110,7 +110,7 @@ function Elsewhere(props: { workloads: readonly WorkloadRow[] }) {
                   <td class="right">{count(workload.gpuRequested)}</td>
                   <td class="right">{span(Math.max(0, now / 1000 - workload.startAt))}</td>
                   <td class="words">{workload.waitingReason || NONE}</td>
-                  <td>{startText(expectedOf(workload), now)}</td>
+                  <td>{startText({ expected: expectedOf(workload) }, now)}</td>
                 </tr>
               ))}
           </tbody>
@@ -171,7 +171,9 @@ function UnitTable(props: { units: Unit[]; pending: readonly WorkloadRow[] }) {
                   {waitsFor}
                   <div class="muted small">{workload?.waitingReason}</div>
                 </td>
-                <td>{startText(expectedStart ? Date.parse(expectedStart) : null, now)}</td>
+                <td>
+                  {startText({ expected: expectedStart ? Date.parse(expectedStart) : null }, now)}
+                </td>
                 <td class="timeline">
                   <Interval unit={unit} now={now} last={last} />
                 </td>
@@ -286,7 +288,7 @@ function QueueTable(props: { queues: readonly Queue[]; units: readonly Unit[] })
       <tbody>
         {inTree(props.queues).map(({ queue, depth, within }) => (
           <tr key={queue.name}>
-            <td class="name" style={{ paddingInlineStart: `${16 + 18 * depth}px` }}>
+            <td class={`name ${depth ? "nested" : ""}`}>
               {queue.name}
               <div class="muted small">
                 {list(queue.namespaces) || (within.length > 1 && t("with its queues"))}
