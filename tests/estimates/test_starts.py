@@ -131,7 +131,9 @@ def test_a_gang_that_is_too_large_says_for_how_many_of_its_pods_there_is_room() 
     found = estimates.of("gang", 0.0)
     assert found is not None
     assert found.expected is None
-    assert found.waits_for.startswith("the nodes have room for 2 of its 3 pods with 8 GPUs each, not counting")
+    assert found.waits_for.startswith(
+        "the nodes have room for 2 of its 3 pods with 8 GPUs each, not counting"
+    )
 
 
 def test_adjacent_gpus_are_expected_when_they_must_be_among_the_free_ones() -> None:

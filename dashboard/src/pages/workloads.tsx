@@ -6,7 +6,7 @@ import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, pageOf, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
-import { NONE, count, span } from "../ui/format";
+import { NONE, count, shortUid, span } from "../ui/format";
 import {
   Badge,
   Card,
@@ -233,7 +233,11 @@ function WorkloadTable(props: {
                 </label>
                 <div class="line">
                   <a href={link(["workloads", row.uid])}>{row.name}</a>
-                  <div class="muted small">{row.namespace}</div>
+                  <div class="muted small">
+                    {row.kind === "SlurmJob"
+                      ? `${row.namespace} · ${shortUid(row.uid)}`
+                      : row.namespace}
+                  </div>
                 </div>
               </div>
             </td>

@@ -25,7 +25,9 @@ from gpufleet.store.training import TrainingStore
 REQUIRED_QUANTITIES = frozenset(SAMPLED)
 """Quantities that accounting needs."""
 
-CHART_QUANTITIES = frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER, Quantity.TEMPERATURE}) - REQUIRED_QUANTITIES
+CHART_QUANTITIES = (
+    frozenset({Quantity.MEMORY_UTILIZATION, Quantity.POWER, Quantity.TEMPERATURE}) - REQUIRED_QUANTITIES
+)
 """Additional quantities in the charts of workloads."""
 
 RECENT_SECONDS = 6 * 3600.0
