@@ -10,6 +10,7 @@ import { NONE, count, decimal, list, moment, percent, span } from "../ui/format"
 import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
 import { Table } from "../ui/table";
 import { startText } from "../ui/estimate";
+import { reasonOf } from "./request";
 import { dueShares, inTree } from "./shares";
 import { expectedOf, waitingElsewhere, workloadsByClaim } from "./waiting";
 
@@ -109,7 +110,7 @@ function Elsewhere(props: { workloads: readonly WorkloadRow[] }) {
                   </td>
                   <td class="right">{count(workload.gpuRequested)}</td>
                   <td class="right">{span(Math.max(0, now / 1000 - workload.startAt))}</td>
-                  <td class="words">{workload.waitingReason || NONE}</td>
+                  <td class="words">{reasonOf(workload) || NONE}</td>
                   <td>{startText({ expected: expectedOf(workload) }, now)}</td>
                 </tr>
               ))}
@@ -169,7 +170,7 @@ function UnitTable(props: { units: Unit[]; pending: readonly WorkloadRow[] }) {
                 </td>
                 <td class="words">
                   {waitsFor}
-                  <div class="muted small">{workload?.waitingReason}</div>
+                  <div class="muted small">{workload && reasonOf(workload)}</div>
                 </td>
                 <td>
                   {startText({ expected: expectedStart ? Date.parse(expectedStart) : null }, now)}

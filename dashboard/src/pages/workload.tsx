@@ -16,7 +16,7 @@ import { Table } from "../ui/table";
 import { useTitle } from "../ui/title";
 import { Expected } from "../ui/estimate";
 import { ClaimsOf } from "./claim";
-import { durationLabel, gpusOf, isWaiting, modelsOf } from "./request";
+import { durationLabel, gpusOf, isWaiting, modelsOf, reasonOf } from "./request";
 import { Graphs } from "./graphs";
 import { LOOSE, STEP, TITLES, formatOf, placeOf } from "./training";
 import { expectedOf } from "./waiting";
@@ -91,7 +91,7 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
       {workload.waitingReason && !(waiting && workload.claims?.length) && (
         <div class="grid">
           <Card title={t("Why it waits")}>
-            <p class="words">{workload.waitingReason}</p>
+            <p class="words">{reasonOf(workload)}</p>
             <Expected at={expectedOf(workload)} />
           </Card>
         </div>

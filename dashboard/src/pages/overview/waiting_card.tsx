@@ -5,6 +5,7 @@ import { useMe, usePending, useQueue } from "../../state/waiting";
 import { NONE } from "../../ui/format";
 import { Card, useNow } from "../../ui/components";
 import { startText } from "../../ui/estimate";
+import { reasonOf } from "../request";
 import { waitingOf, type Waiting } from "../waiting";
 
 const SHOWN = 3;
@@ -56,8 +57,8 @@ function Row(props: Waiting) {
       </a>
       <span class="num small soft">{plural(workload.gpuRequested, "{n} GPU", "{n} GPUs")}</span>
       <span class="num cost">{startText(props, now)}</span>
-      <span class="reason-line muted small" title={workload.waitingReason}>
-        {estimate?.waitsFor || workload.waitingReason || NONE}
+      <span class="reason-line muted small" title={reasonOf(workload)}>
+        {estimate?.waitsFor || reasonOf(workload) || NONE}
       </span>
     </li>
   );
