@@ -1,10 +1,11 @@
 """Test each item of the dashboard over a real demo: both themes, desktop and phone, keyboard, console, axe."""
 
 import re
+import time
 
 import pytest
 from dashboard.tools.demo_process import Demo
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.dashboard.accessibility import serious_violations
 from tests.dashboard.conftest import new_page
 from tests.dashboard.test_demo import open_page
@@ -184,3 +185,100 @@ def test_runs_that_are_compared_have_their_own_last_value(demo: Demo, desktop: P
     legend = desktop.locator("figure.chart").first.locator(".key b")
     expect(legend.first).to_be_visible()
     assert "–" not in legend.all_inner_texts()
+
+
+def test_a_workload_that_has_ended_shows_its_whole_run_and_no_claim(demo: Demo, screen: Page) -> None:
+    ended = next(
+        row
+        for row in demo.get("api/workloads?status=Completed&kind=Job&pageSize=100")["data"]
+        if demo.get(f"api/workloads/{row['uid']}")["claims"]
+    )
+    open_page(demo, screen, f"workloads/{ended['uid']}")
+    expect(screen.get_by_role("radio", name="Whole run")).to_be_checked()
+    expect(screen.get_by_text("Ran for", exact=True)).to_be_visible()
+    expect(screen.get_by_role("region", name="Pods").locator("tbody tr").first).to_contain_text("Completed")
+    for absent in ("Claim", "Current utilization", "Idle while allocated"):
+        expect(screen.get_by_text(absent, exact=True)).to_have_count(0)
+
+
+def test_the_gpus_of_a_node_that_is_not_ready_are_not_free(demo: Demo, desktop: Page) -> None:
+    node = next(row for row in demo.get("api/nodes?state=faulty")["data"] if not row["ready"])
+    open_page(demo, desktop, f"nodes/{node['name']}")
+    expect(desktop.locator(".gpu-holder").first).to_have_text("not available")
+    expect(desktop.locator(".page-title")).not_to_contain_text("–")
+
+
+def test_the_chart_of_the_overview_has_any_range(demo: Demo, desktop: Page) -> None:
+    open_page(demo, desktop, "")
+    expect(desktop.get_by_role("radio", name="7 d")).to_be_checked()
+    desktop.get_by_role("radio", name="24 h").click()
+    expect(desktop).to_have_url(re.compile("span=24h"))
+    plot = desktop.locator("figure.chart .u-over")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    desktop.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 40)
+    desktop.mouse.down()
+    desktop.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40, steps=4)
+    desktop.mouse.up()
+    expect(desktop).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    desktop.go_back()
+    expect(desktop).to_have_url(re.compile(r"span=24h$"))
+
+
+def test_a_department_has_what_its_queues_have(demo: Demo, screen: Page) -> None:
+    queues = demo.get("api/queues")["data"]
+    department = next(queue for queue in queues if any(each["parent"] == queue["name"] for each in queues))
+    own = [queue for queue in queues if queue["parent"] == department["name"]]
+    assert department["share"] == 0 < sum(queue["share"] for queue in own)
+    open_page(demo, screen, "queue")
+    rows = screen.get_by_role("region", name="GpuQueues").locator("tbody tr")
+    names = [row.split("\n")[0].strip() for row in rows.all_inner_texts()]
+    at = names.index(department["name"])
+    assert set(names[at + 1 : at + 1 + len(own)]) == {queue["name"] for queue in own}
+    share = rows.nth(at).locator("td[data-label='Share of recent use']")
+    expect(share).to_contain_text(re.compile(r"^[1-9]\d*%.*its fair share"))
+    for unit in demo.get("api/queue")["data"]:
+        assert unit["gpus"] > 0
+    waiting = sum(unit["gpus"] for unit in demo.get("api/queue")["data"])
+    cells = rows.locator("td[data-label='Waiting']").all_inner_texts()
+    shown = {name: float(cell) for name, cell in zip(names, cells, strict=True)}
+    assert sum(shown[queue["name"]] for queue in queues if not queue["parent"]) == waiting
+
+
+def test_jobs_of_slurm_wait_with_the_start_that_slurm_expects(demo: Demo, screen: Page) -> None:
+    def pretend(route: Route) -> None:
+        found = route.fetch().json()
+        row = demo.get("api/workloads?kind=SlurmJob&pageSize=1")["data"][0]
+        job = row | {"status": "Pending", "expectedStart": int(time.time()) + 1800, "waitingReason": "waits"}
+        found["data"] = {"data": [job, *found["data"]["data"]], "total": found["data"]["total"] + 1}
+        route.fulfill(json=found)
+
+    screen.route("**/api/workloads?*status=Pending*", pretend)
+    open_page(demo, screen, "")
+    card = screen.locator(".card", has_text="Waiting for GPUs")
+    expect(card).to_contain_text(re.compile(r"in (29m|30m)"))
+    card.get_by_role("link", name="Queue").click()
+    other = screen.get_by_role("region", name="Waiting in other queues")
+    expect(other.locator("tbody tr")).to_contain_text([re.compile(r"waits.*in (29m|30m)", re.DOTALL)])
+
+
+def test_a_gpu_with_mig_instances_shows_their_profiles(demo: Demo, desktop: Page) -> None:
+    nodes = (demo.get(f"api/nodes/{row['name']}") for row in demo.get("api/nodes?pageSize=100")["data"])
+    node, gpu = next((node, gpu) for node in nodes for gpu in node["gpus"] if gpu["migProfiles"])
+    open_page(demo, desktop, f"nodes/{node['name']}")
+    tile = desktop.locator(".gpu", has=desktop.get_by_text(f"GPU {gpu['index']}", exact=True))
+    profile = gpu["migProfiles"][0]
+    expect(tile).to_contain_text(f"MIG {gpu['migProfiles'].count(profile)} × {profile}")
+
+
+def test_a_waiting_row_has_no_start_and_the_sentence_of_explain(demo: Demo, desktop: Page) -> None:
+    waiting = next(row for row in demo.get("api/workloads?status=Pending")["data"] if row["claims"])
+    why = demo.get(f"api/claims/{waiting['namespace']}/{waiting['claims'][0]}/explain")
+    open_page(demo, desktop, "workloads?status=Pending")
+    row = desktop.locator(f"tbody tr:has(a[href='#/workloads/{waiting['uid']}'])")
+    expect(row.locator("td[data-label='Started']")).to_have_text("–")
+    expect(row.locator(".clamped")).to_have_text(why["sentence"])
+    assert desktop.evaluate(
+        "[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth <= e.clientWidth)"
+    )

@@ -4475,7 +4475,7 @@ export interface operations {
                 pageNum?: number;
                 /** @description Rows per page. */
                 pageSize?: number;
-                /** @description Part of the name, in any case. */
+                /** @description Part of the name, in any case, or the id of a Slurm job. */
                 name?: string;
                 /** @description Kind, such as Job or Deployment. */
                 kind?: string;

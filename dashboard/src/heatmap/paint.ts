@@ -4,7 +4,7 @@
 import type { GpuMap } from "../api/types";
 import { css, parseHex, themeColour, type Rgb } from "../charts/colours";
 import type { Matches } from "./arrange";
-import { BROKEN, DRAINING, NONE, UNCHECKED, type Colouring } from "./colouring";
+import { BROKEN, CORDONED, DRAINING, NONE, UNCHECKED, type Colouring } from "./colouring";
 import { nodeOf, placeOf, PITCH, rowAt, type Layout } from "./layout";
 import type { Size, View } from "./view";
 
@@ -118,7 +118,7 @@ export function drawClose(
 }
 
 function drawGpus(context: CanvasRenderingContext2D, scene: Scene, view: View, node: number): void {
-  const { map, layout, colouring, found } = scene;
+  const { layout, colouring, found } = scene;
   const cell = (PITCH - 0.55) * view.scale;
   const round = Math.min(4, cell / 5);
   const end = layout.first[node + 1] as number;
@@ -139,7 +139,7 @@ function drawGpus(context: CanvasRenderingContext2D, scene: Scene, view: View, n
     else if (entry === DRAINING) drawStripes(context, "#3d2400", x, y, cell, 1);
     else if (entry === NONE || entry === UNCHECKED)
       drawStripes(context, scene.plate, x, y, cell, 2);
-    else if (map.marks[gpu] === "c") drawBar(context, scene.text, x, y, cell);
+    else if (entry === CORDONED) drawBar(context, scene.text, x, y, cell);
   }
   context.globalAlpha = 1;
 }

@@ -63,6 +63,9 @@ export function Explanation(props: {
             {explained.waiting && <Badge word="Pending" />} {explained.sentence}
           </p>
           {explained.estimate && <Estimate estimate={explained.estimate} />}
+          {explained.waiting && !explained.estimate && (
+            <p class="muted">{t("Its start is not estimated yet.")}</p>
+          )}
           {Object.keys(explained.reasons).length > 0 && (
             <div class="reasons">
               {Object.entries(explained.reasons)

@@ -6,7 +6,7 @@ import { plural, rich, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { rangeName, useRange, zoomTo } from "../state/range";
 import { link } from "../state/route";
-import { count, decimal, percent, shortModel } from "../ui/format";
+import { count, decimal, percent, list, shortModel } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Ago, Badge, Card, Empty, KeyValues, PageHead, Loaded } from "../ui/components";
 import { RangeChoice } from "../ui/range";
@@ -176,6 +176,9 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
           )}
         </p>
       )}
+      {(gpu.migProfiles ?? []).length > 0 && (
+        <span class="muted small">{migText(gpu.migProfiles ?? [])}</span>
+      )}
       {(gpu.holders ?? []).map((holder) => (
         <Holder key={holder.podUid} holder={holder} />
       ))}
@@ -184,6 +187,13 @@ function Gpu(props: { gpu: NodeGpu; chosen: boolean; unnamed: string }) {
       )}
     </div>
   );
+}
+
+/** Return how a GPU is partitioned: "MIG 2 × 3g.40gb". */
+export function migText(profiles: readonly string[]): string {
+  const counts = new Map<string, number>();
+  for (const profile of profiles) counts.set(profile, (counts.get(profile) ?? 0) + 1);
+  return `MIG ${list([...counts].map(([profile, number]) => `${number} × ${profile}`))}`;
 }
 
 /** A pod that holds a GPU. One of a namespace that the caller may not see has no name. */

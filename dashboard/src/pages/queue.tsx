@@ -10,6 +10,7 @@ import { NONE, count, decimal, list, moment, percent, span } from "../ui/format"
 import { Badge, Card, Empty, Loaded, PageHead, useNow } from "../ui/components";
 import { Table } from "../ui/table";
 import { startText } from "../ui/estimate";
+import { reasonOf } from "./request";
 import { dueShares, inTree } from "./shares";
 import { expectedOf, waitingElsewhere, workloadsByClaim } from "./waiting";
 
@@ -109,8 +110,8 @@ function Elsewhere(props: { workloads: readonly WorkloadRow[] }) {
                   </td>
                   <td class="right">{count(workload.gpuRequested)}</td>
                   <td class="right">{span(Math.max(0, now / 1000 - workload.startAt))}</td>
-                  <td class="words">{workload.waitingReason || NONE}</td>
-                  <td>{startText(expectedOf(workload), now)}</td>
+                  <td class="words">{reasonOf(workload) || NONE}</td>
+                  <td>{startText({ expected: expectedOf(workload) }, now)}</td>
                 </tr>
               ))}
           </tbody>
@@ -169,9 +170,11 @@ function UnitTable(props: { units: Unit[]; pending: readonly WorkloadRow[] }) {
                 </td>
                 <td class="words">
                   {waitsFor}
-                  <div class="muted small">{workload?.waitingReason}</div>
+                  <div class="muted small">{workload && reasonOf(workload)}</div>
                 </td>
-                <td>{startText(expectedStart ? Date.parse(expectedStart) : null, now)}</td>
+                <td>
+                  {startText({ expected: expectedStart ? Date.parse(expectedStart) : null }, now)}
+                </td>
                 <td class="timeline">
                   <Interval unit={unit} now={now} last={last} />
                 </td>
@@ -286,7 +289,7 @@ function QueueTable(props: { queues: readonly Queue[]; units: readonly Unit[] })
       <tbody>
         {inTree(props.queues).map(({ queue, depth, within }) => (
           <tr key={queue.name}>
-            <td class="name" style={{ paddingInlineStart: `${16 + 18 * depth}px` }}>
+            <td class={`name ${depth ? "nested" : ""}`}>
               {queue.name}
               <div class="muted small">
                 {list(queue.namespaces) || (within.length > 1 && t("with its queues"))}

@@ -29,6 +29,11 @@ export function modelsOf(workload: Requesting): string {
   return list(names.map(shortModel));
 }
 
+/** Return why a pending workload waits, without the phase that a badge shows. */
+export function reasonOf(workload: { waitingReason?: string }): string {
+  return (workload.waitingReason ?? "").replace(/^Pending: /, "");
+}
+
 /** Return the words before a duration: "Waiting for", "Running for", "Ran for". */
 export function durationLabel(status: string, ended: boolean): string {
   if (ended) return t("Ran for");

@@ -8,6 +8,8 @@ export interface Waiting {
   estimate: StartEstimate | undefined;
   /** When it is expected to start, by the queue or by its own scheduler, in milliseconds; null if not known. */
   expected: number | null;
+  /** Whether its pods name a claim, so that there will be an estimate. */
+  claimed: boolean;
 }
 
 /** Join workloads and estimates: those of `me` first, then by position, then by age. */
@@ -29,7 +31,8 @@ export function waitingOf(
   return workloads
     .map((workload) => {
       const estimate = lastOf(workload, estimates);
-      return { workload, estimate, expected: expectedOf(workload, estimate) };
+      const claimed = (workload.claims ?? []).length > 0;
+      return { workload, estimate, claimed, expected: expectedOf(workload, estimate) };
     })
     .sort((a, b) => {
       const [left, right] = [rank(a), rank(b)];

@@ -3,9 +3,9 @@ import { useMemo } from "preact/hooks";
 import type { Graph, HierarchyItem, TrainingRow, WorkloadDetail } from "../api/types";
 import { Lines } from "../charts/lines";
 import { kindText } from "../i18n/states";
-import { rich, t } from "../i18n/text";
+import { plural, rich, t } from "../i18n/text";
 import { useResource } from "../state/resource";
-import { rangeName, useRange, zoomTo, type Range, type Run } from "../state/range";
+import { rangeName, useRange, zoomTo, type Range, type Run, type Span } from "../state/range";
 import { link } from "../state/route";
 import { NONE, count, percent, span } from "../ui/format";
 import { Icon } from "../ui/icons";
@@ -16,7 +16,7 @@ import { Table } from "../ui/table";
 import { useTitle } from "../ui/title";
 import { Expected } from "../ui/estimate";
 import { ClaimsOf } from "./claim";
-import { durationLabel, gpusOf, isWaiting, modelsOf } from "./request";
+import { durationLabel, gpusOf, isWaiting, modelsOf, reasonOf } from "./request";
 import { Graphs } from "./graphs";
 import { LOOSE, STEP, TITLES, formatOf, placeOf } from "./training";
 import { expectedOf } from "./waiting";
@@ -91,18 +91,14 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
       {workload.waitingReason && !(waiting && workload.claims?.length) && (
         <div class="grid">
           <Card title={t("Why it waits")}>
-            <p class="words">{workload.waitingReason}</p>
+            <p class="words">{reasonOf(workload)}</p>
             <Expected at={expectedOf(workload)} />
           </Card>
         </div>
       )}
       <Summary workload={workload} query={query} />
-      <div class="grid">
-        <GpuGraphs workload={workload} query={query} />
-      </div>
-      <div class="grid">
-        <Training workload={workload} query={query} />
-      </div>
+      <GpuGraphs workload={workload} query={query} />
+      <Training workload={workload} query={query} />
       {!waiting && !workload.endTime && (
         <ClaimsOf workload={workload} cluster={query["cluster"]} waiting={false} />
       )}
@@ -153,7 +149,14 @@ function Summary(props: { workload: WorkloadDetail; query: Record<string, string
           waiting ? t("Requested GPUs") : running ? t("Allocated GPUs") : t("Last allocated GPUs")
         }
         value={count(gpusOf(workload))}
-        sub={modelsOf(workload) || (waiting ? t("any model") : t("none"))}
+        sub={[
+          modelsOf(workload) || (waiting ? t("any model") : t("none")),
+          waiting &&
+            workload.pods.length > 1 &&
+            plural(workload.pods.length, "{n} pod", "{n} pods"),
+        ]
+          .filter(Boolean)
+          .join(" · ")}
       />
       {!waiting && !workload.endTime && (
         <>
@@ -206,41 +209,63 @@ function runOf(workload: WorkloadDetail): Run {
   return { start: workload.startTime, end: workload.endTime };
 }
 
+/** A waiting workload shows what it did before it was evicted, if it ran. */
+function usualSpan(workload: WorkloadDetail): Span {
+  return isWaiting(workload) ? "7d" : "1h";
+}
+
+function hasPoints(graph: Graph): boolean {
+  return graph.series.some((series) => series.points.length > 0);
+}
+
 function GpuGraphs(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const { workload, query } = props;
-  const range = useRange(query, runOf(workload));
+  const range = useRange(query, runOf(workload), usualSpan(workload));
   const graphs = useResource<Record<string, Graph>>(
     `api/workloads/${encodeURIComponent(workload.uid)}/metrics`,
     { cluster: query["cluster"], ...range },
     { every: 60_000, same: `graphs ${rangeName(query)}` },
   );
+  if (isWaiting(workload) && !Object.values(graphs.data ?? {}).some(hasPoints)) return null;
   return (
-    <Card
-      title={t("GPUs over time")}
-      note={t("one line for each GPU")}
-      aside={<RangeChoice query={query} range={range} run={runOf(workload)} />}
-    >
-      <Loaded of={graphs} lines={6}>
-        {(data) => <Graphs graphs={data} range={range} />}
-      </Loaded>
-    </Card>
+    <div class="grid">
+      <Card
+        title={t("GPUs over time")}
+        note={t("one line for each GPU")}
+        aside={
+          <RangeChoice
+            query={query}
+            range={range}
+            run={runOf(workload)}
+            usual={usualSpan(workload)}
+          />
+        }
+      >
+        <Loaded of={graphs} lines={6}>
+          {(data) => <Graphs graphs={data} range={range} />}
+        </Loaded>
+      </Card>
+    </div>
   );
 }
 
 function Training(props: { workload: WorkloadDetail; query: Record<string, string> }) {
   const { workload, query } = props;
-  const range = useRange(query, runOf(workload));
+  const range = useRange(query, runOf(workload), usualSpan(workload));
   const rows = useResource<TrainingRow[]>(
     `api/workloads/${encodeURIComponent(workload.uid)}/trainingPerformance`,
     { cluster: query["cluster"], start: range.start * 1000, end: range.end * 1000 },
     { every: 60_000, same: `training ${rangeName(query)}` },
   );
+  if (isWaiting(workload) && !rows.data?.length) return null;
   return (
-    <Card title={t("Training")}>
-      <Loaded of={rows} lines={4}>
-        {(data) => <Curves rows={data} range={range} />}
-      </Loaded>
-    </Card>
+    <div class="grid">
+      <Card title={t("Training")}>
+        <Loaded of={rows} lines={4}>
+          {(data) => <Curves rows={data} range={range} />}
+        </Loaded>
+      </Card>
+    </div>
   );
 }
 

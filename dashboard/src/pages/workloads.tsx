@@ -6,7 +6,7 @@ import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, pageOf, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
-import { NONE, count, span } from "../ui/format";
+import { NONE, count, shortUid, span } from "../ui/format";
 import {
   Badge,
   Card,
@@ -23,7 +23,7 @@ import {
 import { ClearFilters, FilterFields, Mine, setFilter } from "../ui/filters";
 import { SortHead } from "../ui/sort";
 import { PageSize, Table, sizeOf } from "../ui/table";
-import { gpusOf, isWaiting, modelsOf } from "./request";
+import { gpusOf, isWaiting, modelsOf, reasonOf } from "./request";
 import { TeamTimeline } from "./team_timeline";
 
 const NEWEST = "-start";
@@ -233,13 +233,21 @@ function WorkloadTable(props: {
                 </label>
                 <div class="line">
                   <a href={link(["workloads", row.uid])}>{row.name}</a>
-                  <div class="muted small">{row.namespace}</div>
+                  <div class="muted small">
+                    {row.kind === "SlurmJob"
+                      ? `${row.namespace} · ${shortUid(row.uid)}`
+                      : row.namespace}
+                  </div>
                 </div>
               </div>
             </td>
             <td>
               <Badge word={row.status} />
-              {row.waitingReason && <div class="muted small words">{row.waitingReason}</div>}
+              {row.waitingReason && (
+                <div class="muted small words clamped" title={reasonOf(row)}>
+                  {reasonOf(row)}
+                </div>
+              )}
             </td>
             <td class="right">
               {count(gpusOf(row))}
@@ -252,7 +260,7 @@ function WorkloadTable(props: {
             </td>
             <td class="soft">{row.team || NONE}</td>
             <td class="soft">{row.user || NONE}</td>
-            <td>{row.startAt ? <When at={row.startAt * 1000} /> : NONE}</td>
+            <td>{row.startAt && !isWaiting(row) ? <When at={row.startAt * 1000} /> : NONE}</td>
             {ended && <td>{row.endAt ? <When at={row.endAt * 1000} /> : NONE}</td>}
             <td class="right">
               <Duration row={row} now={now} />
@@ -269,7 +277,7 @@ function Duration(props: { row: WorkloadRow; now: number }) {
   if (!row.startAt) return <>{NONE}</>;
   const time = span((row.endAt || now) - row.startAt);
   if (row.status !== "Pending") return <>{time}</>;
-  return <>{t("waiting for {time}", { time })}</>;
+  return <span class="wrapped">{t("waiting for {time}", { time })}</span>;
 }
 
 const SORTS = ["gpus", "name", "kind", "status", "model", "duration", "team", "user"];

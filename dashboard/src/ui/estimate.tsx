@@ -5,11 +5,14 @@ import { useSession, type Zone } from "../state/session";
 import { moment, span } from "./format";
 import { useNow } from "./components";
 
-/** Return in what time something starts, from milliseconds. */
-export function startText(expected: number | null, now: number): string {
-  return expected === null
-    ? t("start unknown")
-    : t("in {time}", { time: span(Math.max(0, (expected - now) / 1000)) });
+/** Return in what time something starts: by its estimate, or `expected` in milliseconds. */
+export function startText(
+  waiting: { expected: number | null; estimate?: StartEstimate | undefined; claimed?: boolean },
+  now: number,
+): string {
+  if (waiting.expected !== null)
+    return t("in {time}", { time: span(Math.max(0, (waiting.expected - now) / 1000)) });
+  return waiting.claimed && !waiting.estimate ? t("not estimated yet") : t("start unknown");
 }
 
 /** When something is expected to start, in milliseconds; nothing if that is not known. */

@@ -8,6 +8,9 @@ from enum import StrEnum
 
 import msgspec
 
+JOB_ID = "slurm/job-id"
+"""The annotation with the id of a Slurm job, by which Slurm's commands and users name it."""
+
 
 class Status(StrEnum):
     """The status of a workload as the API contract names it."""

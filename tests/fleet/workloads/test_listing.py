@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workloads.listing import Filter, Listing
 from gpufleet.model.node import FleetNode
-from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
+from gpufleet.model.workload import JOB_ID, FleetOwner, FleetPod, OwnerRef, Status
 
 changes = st.lists(
     st.tuples(
@@ -80,3 +80,17 @@ def test_many_changes_at_once_are_sorted_in_one_go() -> None:
     rows = listing.consumers(1, 2000).rows
     assert [row.uid for row in rows] == names(fleet, "consumers")
     assert len(rows) == 1500
+
+
+def test_a_slurm_job_is_found_by_its_id() -> None:
+    fleet = Fleet("c")
+    for number in (712, 7120):
+        job = FleetOwner(
+            uid=f"slurm-{number}", kind="SlurmJob", name="train", annotations={JOB_ID: str(number)}
+        )
+        fleet.put_owner(job)
+        fleet.put_pod(
+            FleetPod(uid=f"p{number}", name=str(number), gpus=1, owner=OwnerRef(job.uid, "SlurmJob", "train"))
+        )
+    page = Listing(fleet).workloads(Filter(name="712"), "start_at", 1, 100)
+    assert [row.uid for row in page.rows] == ["slurm-712"]

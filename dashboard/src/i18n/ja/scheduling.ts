@@ -168,4 +168,7 @@ export default {
     "1時間ごと（全GPUの割り当て率、割り当て済みGPUの利用率）",
   "No change of its request would make it fit now.": "要求を変更しても現在は配置できません。",
   "not known": "不明",
+  "not estimated yet": "まだ予測なし",
+  "Its start is not estimated yet.": "開始時刻はまだ予測されていません。",
+  "{n} pods": "{n}個のPod",
 };

@@ -163,4 +163,7 @@ export default {
   "by hour; of all GPUs, of allocated GPUs": "按小时；全部 GPU 的分配率，已分配 GPU 的利用率",
   "No change of its request would make it fit now.": "目前更改请求也无法放置。",
   "not known": "未知",
+  "not estimated yet": "尚未估算",
+  "Its start is not estimated yet.": "其启动时间尚未估算。",
+  "{n} pods": "{n} 个 Pod",
 };

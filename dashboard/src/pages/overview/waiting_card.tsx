@@ -5,6 +5,7 @@ import { useMe, usePending, useQueue } from "../../state/waiting";
 import { NONE } from "../../ui/format";
 import { Card, useNow } from "../../ui/components";
 import { startText } from "../../ui/estimate";
+import { reasonOf } from "../request";
 import { waitingOf, type Waiting } from "../waiting";
 
 const SHOWN = 3;
@@ -46,21 +47,19 @@ export function WaitingCard(props: { cluster: string | undefined }) {
 }
 
 function Row(props: Waiting) {
-  const { workload, estimate, expected } = props;
+  const { workload, estimate } = props;
   const now = useNow(30_000);
   const about = [workload.namespace, workload.user].filter(Boolean).join(" · ");
   return (
-    <li>
-      <span class="grow">
-        <a class="line" href={link(["workloads", workload.uid])}>
-          {workload.name} <span class="muted small">{about}</span>
-        </a>
-        <span class="reason-line muted small" title={workload.waitingReason}>
-          {estimate?.waitsFor || workload.waitingReason || NONE}
-        </span>
-      </span>
+    <li class="with-reason">
+      <a class="grow line" href={link(["workloads", workload.uid])}>
+        {workload.name} <span class="muted small">{about}</span>
+      </a>
       <span class="num small soft">{plural(workload.gpuRequested, "{n} GPU", "{n} GPUs")}</span>
-      <span class="num cost">{startText(expected, now)}</span>
+      <span class="num cost">{startText(props, now)}</span>
+      <span class="reason-line muted small" title={reasonOf(workload)}>
+        {estimate?.waitsFor || reasonOf(workload) || NONE}
+      </span>
     </li>
   );
 }

@@ -16,6 +16,7 @@ from gpufleet.fleet.workloads.teams import is_user, team_of, user_of
 from gpufleet.model.gpu_models import accepted_models
 from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces
+from gpufleet.model.workload import JOB_ID
 
 MAX_STALENESS = 0.25
 MAX_CACHED = 64
@@ -30,7 +31,7 @@ class Filter(NamedTuple):
     """The filters of a list; empty means any."""
 
     name: str = ""
-    """A part of the name, ignoring case."""
+    """A part of the name, ignoring case, or the id of a Slurm job."""
     kind: str = ""
     namespace: str = ""
     status: str = ""
@@ -58,7 +59,7 @@ class Filter(NamedTuple):
                 and (not kind or workload.kind == kind)
                 and (not status or workload.status == status)
                 and (not source or workload.source == source)
-                and (not name or name in workload.name.casefold())
+                and (not name or name in workload.name.casefold() or workload.annotations.get(JOB_ID) == name)
                 and (selects is None or selects(workload.labels))
                 and (not team or team_of(workload) == team)
                 and (not user or is_user(user, user_of(workload)))

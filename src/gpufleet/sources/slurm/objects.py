@@ -13,7 +13,7 @@ from types import MappingProxyType
 import msgspec
 
 from gpufleet.model.gpu_models import canonical_model
-from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, Status
+from gpufleet.model.workload import JOB_ID, FleetOwner, FleetPod, OwnerRef, Status
 from gpufleet.sources.slurm.jobs import NodeAllocation, SlurmJob, tasks_waiting
 from gpufleet.sources.slurm.reasons import expected_start, waiting_reason
 
@@ -92,7 +92,7 @@ def _group(job: SlurmJob, uid: str) -> FleetOwner:
         api_version=API_VERSION,
         source=SOURCE,
         labels=_labels(job),
-        annotations={"slurm/job-id": str(number)},
+        annotations={JOB_ID: str(number)},
         created=job.submitted,
     )
 
@@ -156,7 +156,7 @@ def _labels(job: SlurmJob) -> dict[str, str]:
 
 def _annotations(job: SlurmJob) -> dict[str, str]:
     annotations = {
-        "slurm/job-id": str(job.id),
+        JOB_ID: str(job.id),
         "slurm/state": "+".join(job.state),
         "slurm/reason": job.reason,
         "slurm/comment": job.comment,

@@ -33,7 +33,9 @@ COLORS = {
 class WorkloadParams(PageParams, rename="camel"):
     """Filter, order and page of the list of workloads."""
 
-    name: Annotated[str, Meta(max_length=253, description="Part of the name, in any case.")] = ""
+    name: Annotated[
+        str, Meta(max_length=253, description="Part of the name, in any case, or the id of a Slurm job.")
+    ] = ""
     kind: Annotated[str, Meta(max_length=253, description="Kind, such as Job or Deployment.")] = ""
     namespace: Annotated[str, Meta(max_length=253, description="Namespace.")] = ""
     status: Annotated[
