@@ -1,6 +1,6 @@
 // Log in with a token or at the identity provider; show who is logged in.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { endSession } from "./api/client";
+import { checkToken, endSession, type ApiError } from "./api/client";
 import { live } from "./api/events";
 import type { Me } from "./api/types";
 import { t } from "./i18n/text";
@@ -39,16 +39,21 @@ export function Login(props: { reason: string }) {
 
 function TokenForm(props: { reason: string; primary: boolean }) {
   const [token, setToken] = useState("");
+  const [problem, setProblem] = useState(props.reason);
   const field = useRef<HTMLInputElement>(null);
   useEffect(() => field.current?.focus(), []);
-  return (
-    <form
-      onSubmit={(event) => {
-        event.preventDefault();
+  const submit = (event: Event) => {
+    event.preventDefault();
+    checkToken(token.trim()).then(
+      () => {
         session.login(token);
         live.again();
-      }}
-    >
+      },
+      (error: ApiError) => setProblem(error.message),
+    );
+  };
+  return (
+    <form onSubmit={submit}>
       <label>
         {t("Token")}
         <input
@@ -61,9 +66,9 @@ function TokenForm(props: { reason: string; primary: boolean }) {
           onInput={(event) => setToken(event.currentTarget.value)}
         />
       </label>
-      {props.reason && (
+      {problem && (
         <p class="small failed-words" role="alert">
-          {props.reason}
+          {problem}
         </p>
       )}
       <button class={props.primary ? "button primary" : "button"}>

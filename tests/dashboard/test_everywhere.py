@@ -39,6 +39,51 @@ def test_a_view_is_saved_opened_found_and_deleted(site: Site, page: Page, contex
     expect(page.get_by_role("link", name="Broken nodes")).to_have_count(0)
 
 
+def test_a_menu_closes_and_says_if_it_cannot_copy(site: Site, page: Page) -> None:
+    page.add_init_script(
+        "Object.defineProperty(navigator, 'clipboard', { value: undefined })"
+    )  # as without HTTPS
+    page.goto(f"{site.address}#/nodes")
+    menu = page.get_by_label("Views and sharing")
+    body = page.locator(".popover-body")
+    menu.click()
+    page.get_by_role("button", name="Copy link").click()
+    expect(body).to_contain_text("The browser does not allow copying")
+    page.keyboard.press("Escape")
+    expect(body).to_be_hidden()
+    expect(menu).to_be_focused()
+    menu.click()
+    expect(body).to_be_visible()
+    page.get_by_role("heading", level=1).click()
+    expect(body).to_be_hidden()
+
+
+def test_arrows_choose_in_a_group_of_radio_buttons(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/workloads")
+    group = page.get_by_role("radiogroup").first
+    options = group.get_by_role("radio")
+    expect(options.first).to_be_checked()
+    assert [option.get_attribute("tabindex") for option in options.all()] == [
+        "0",
+        *["-1"] * (options.count() - 1),
+    ]
+    options.first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(options.nth(1)).to_be_checked()
+    expect(options.nth(1)).to_be_focused()
+    page.keyboard.press("ArrowLeft")
+    expect(options.first).to_be_checked()
+
+
+def test_unknown_clusters_and_pages_are_named(site: Site, page: Page) -> None:
+    page.goto(f"{site.address}#/nodes?cluster=moon")
+    expect(page.get_by_role("alert")).to_contain_text("This server has no cluster moon.")
+    page.get_by_role("link", name="Back to the overview").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.goto(f"{site.address}#/moon")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Page not found")
+
+
 def test_tables_and_charts_are_saved(site: Site, page: Page) -> None:
     page.goto(f"{site.address}#/nodes/{node_name(5)}")
     processes = page.locator(".card", has_text="Processes")

@@ -303,9 +303,14 @@ def test_the_content_policy_blocks_an_injected_script(site: Site, context: Brows
 def test_login_with_a_token_and_logout(locked_site: Site, page: Page) -> None:
     page.goto(locked_site.address)
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
-    page.get_by_label("Token").fill("wrong")
-    page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_text("the token is not valid")).to_be_visible()
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.headers.get("authorization", "")))
+    for _ in range(3):
+        page.get_by_label("Token").fill("wrong")
+        with page.expect_response(re.compile("/api/")):
+            page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_text("the token is not valid")).to_be_visible()
+    assert sent.count("Bearer wrong") == 3, "each wrong token counts against the address"
     page.get_by_label("Token").fill(locked_site.token)
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_text("GPUs on")).to_be_visible()
@@ -368,6 +373,8 @@ def test_a_person_without_permission_sees_why(oidc_site: Site, provider: Provide
 def test_a_caller_who_is_limited_to_namespaces_sees_their_work_and_all_capacity(
     limited_site: Site, page: Page
 ) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(limited_site.address)
     page.get_by_label("Token").fill(limited_site.token)
     page.get_by_role("button", name="Log in").click()
@@ -396,6 +403,7 @@ def test_a_caller_who_is_limited_to_namespaces_sees_their_work_and_all_capacity(
         if page.get_by_text("another namespace").count():
             break
     expect(page.get_by_text("another namespace").first).to_be_visible()
+    assert [url for url in asked if "/api/findings" in url] == [], "findings take access to every namespace"
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_text("Limited to")).to_have_count(0)
 

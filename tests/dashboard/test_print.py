@@ -21,12 +21,17 @@ PRINTED = """window.printed = new Promise((done) => {
 MANY = {f"team-{number:03d}": 1 + number % 7 for number in range(90)} | TEAMS
 
 
-def open_usage(site: Site, page: Page) -> None:
+def rgb(colour: str) -> str:
+    """Return #rrggbb as a style has it."""
+    return f"rgb({', '.join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))})"
+
+
+def open_usage(site: Site, page: Page, teams: dict[str, int] = MANY) -> None:
     """Open the usage page over a report of many teams, and wait until it can be printed."""
     answer_with_samples(page)
 
     def answer(route: Route) -> None:
-        route.fulfill(content_type="text/html", body=render_report(sample_report(PERIOD, MANY)))
+        route.fulfill(content_type="text/html", body=render_report(sample_report(PERIOD, teams)))
 
     page.route(re.compile(r"/report\?.*format=html"), answer)
     page.goto(f"{site.address}#/usage")
@@ -68,6 +73,25 @@ def test_paper_has_the_report_and_not_the_page(site: Site, page: Page, tmp_path:
         assert [number for number, text in enumerate(pages, 1) if re.search(r"^ *total ", text, re.M)] == [
             len(pages)
         ]
+
+
+def test_a_team_has_the_same_colour_on_paper_and_on_the_page(site: Site, page: Page) -> None:
+    page.add_init_script("""localStorage.setItem("gpufleet.colours", '[["research",9],["vision",0]]')""")
+    open_usage(site, page, TEAMS)
+    report = page.locator(".printed-report main")
+    expect(page.locator("figure.chart .key").first).to_be_visible()
+    page.get_by_role("button", name="Use the light theme").click()
+    on_page = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll('figure.chart .key')].map((key) => [
+          key.querySelector('.swatch').nextSibling.textContent.trim(),
+          key.querySelector('.swatch').style.background]))"""
+    )
+    on_paper = report.locator(".legend li").evaluate_all(
+        "all => all.map((e) => [e.textContent.trim(), e.querySelector('rect').getAttribute('fill')])"
+    )
+    shared = [(name, colour) for name, colour in on_paper if name in on_page and name != "others"]
+    assert len(shared) >= len(TEAMS) - 1
+    assert [(name, rgb(colour)) for name, colour in shared] == [(name, on_page[name]) for name, _ in shared]
 
 
 def test_the_print_button_waits_for_the_report_of_the_chosen_days(demo: Demo, page: Page) -> None:

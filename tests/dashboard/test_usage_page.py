@@ -57,6 +57,26 @@ def _check_total_of_runs(page: Page, report: str, name: str) -> None:
     pytest.fail(f"the total is {page.locator('.card tfoot tr').inner_text()}, that of the report is {hours}")
 
 
+def test_days_that_were_hardly_observed_are_compared_with_nothing(demo: Demo, page: Page) -> None:
+    open_page(demo, page, "usage?period=today")
+    against = page.locator(".usage-stats").get_by_text("against")
+    expect(against.first).to_be_visible()
+
+    earlier = re.compile(rf"/report\?(?!.*\.\.{datetime.now(UTC):%Y-%m-%d}).*series=")
+
+    def shorten(route: Route) -> None:
+        answer = route.fetch().json()
+        answer["data"]["hours_accounted"] = 3.4
+        route.fulfill(json=answer)
+
+    page.route(earlier, shorten)
+    with page.expect_response(earlier):
+        page.reload()
+    expect(page.locator(".usage-stats")).to_be_visible()
+    expect(against).to_have_count(0)
+    expect(page.get_by_role("columnheader", name="Change")).to_have_count(0)
+
+
 def test_cost_and_energy_are_drawn_over_time_and_as_areas(demo: Demo, page: Page) -> None:
     report = report_of(demo, page, "usage")
     groups = [row for row in report["rows"] if row["row"] == "group"]

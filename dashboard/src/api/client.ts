@@ -96,6 +96,15 @@ export async function readText(address: string, accept = "*/*"): Promise<string>
   return response.text();
 }
 
+/** Throw what the server says about a token. One request: each wrong token counts against this address. */
+export async function checkToken(token: string): Promise<void> {
+  const headers = { authorization: `Bearer ${token}` };
+  const response = await fetch("api/clusters", { headers, cache: "no-store" }).catch(() => {
+    throw new ApiError(0, t("the server can't be reached"));
+  });
+  await unwrapped(response);
+}
+
 /** POST a body and return the data of the response. */
 export async function send<T>(address: string, body: unknown): Promise<T> {
   const headers = { ...authorization(), "content-type": "application/json" };

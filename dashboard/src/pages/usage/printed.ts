@@ -31,16 +31,20 @@ export function usePrintedReport(
   return () => loading.current.then(() => window.print());
 }
 
-/** Give the groups of a report the colours that they have on the page. */
+/** Give the teams of a report the colours that they have on the page. */
 function recolour(report: Document): void {
-  const keys = [...report.querySelectorAll(".legend li")].map((item) => ({
-    name: item.textContent?.trim() ?? "",
-    colour: item.querySelector("rect")?.getAttribute("fill") ?? "",
-  }));
-  const own = teamColours(keys.map(({ name }) => name).filter(isKnownTeam), "light");
-  const changed = new Map(
-    keys.flatMap(({ name, colour }) => (own.has(name) ? [[colour, own.get(name) ?? ""]] : [])),
+  const keys = [...report.querySelectorAll(".legend li")]
+    .map((item) => ({
+      name: item.textContent?.trim() ?? "",
+      colour: item.querySelector("rect")?.getAttribute("fill") ?? "",
+    }))
+    .filter(({ name }) => name !== "others");
+  if (!keys.every(({ name }) => isKnownTeam(name))) return; // of workloads, or of other groups than the page
+  const own = teamColours(
+    keys.map(({ name }) => name),
+    "light",
   );
+  const changed = new Map(keys.map(({ name, colour }) => [colour, own.get(name) ?? colour]));
   for (const shape of report.querySelectorAll("svg [fill]")) {
     const colour = changed.get(shape.getAttribute("fill") ?? "");
     if (colour) shape.setAttribute("fill", colour);
