@@ -169,3 +169,12 @@ def test_the_api_documentation_is_linked_and_shows_code_as_code(site: Site, page
     texts = page.locator("header p, main summary, main .inside > p, main td").all_inner_texts()
     assert len(texts) > 50
     assert [text for text in texts if "`" in text] == []
+    addresses = page.locator("[href], [src]").evaluate_all(
+        "all => all.map((e) => e.getAttribute('href') ?? e.getAttribute('src'))"
+    )
+    assert [address for address in addresses if address.startswith("/")] == [], "proxies may add a prefix"
+    with page.expect_response(f"{site.address}api/clusters") as response:
+        page.locator("main .inside form").first.get_by_role("button").click()
+    assert response.value.ok
+    page.get_by_role("link", name="Dashboard").click()
+    expect(page.get_by_text("GPUs on")).to_be_visible()
