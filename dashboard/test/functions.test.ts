@@ -145,6 +145,13 @@ describe("the usage report", () => {
     expect(lines.map((line) => line.name)).toEqual(["a", "y/a", "all others"]);
   });
 
+  test("the lines of several runs of one workload have the runs' uids", () => {
+    const [line] = report.series?.lines ?? [];
+    const runs = ["aaaaaaaa-1", "bbbbbbbb-2"].map((uid) => ({ ...line, uid }));
+    const lines = stackedLines({ ...report, series: { ...report.series, lines: runs } } as Report);
+    expect(lines.map((each) => each.name)).toEqual(["a aaaaaaaa", "a bbbbbbbb"]);
+  });
+
   test("hours that were observed in part are neither whole nor complete", () => {
     const text = (hours: number, of: number) =>
       coverageText({ ...report, hours_accounted: hours, hours_in_period: of });

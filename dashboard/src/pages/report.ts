@@ -2,6 +2,7 @@
 import type { Report, ReportRow } from "../api/types";
 import type { Line } from "../charts/align";
 import { t } from "../i18n/text";
+import { shortUid } from "../ui/format";
 
 /** Return the rows with allocated hours: groups, others combined, and unattributed. */
 export function allocatedRows(report: Report): ReportRow[] {
@@ -35,8 +36,12 @@ export function stackedLines(report: Report, quantity: Quantity = "hours"): Line
   if (!series) return [];
   const times = series.times.map((time) => Date.parse(time));
   const named = new Set<string>();
+  const same = (a: SeriesLine, b: SeriesLine) =>
+    a.namespace === b.namespace && a.kind === b.kind && a.name === b.name;
   return series.lines.map((line) => {
-    const plain = line.row === "others" ? t("all others") : line.name || t("none");
+    const several = line.uid && series.lines.filter((other) => same(line, other)).length > 1;
+    const own = several ? `${line.name} ${shortUid(line.uid)}` : line.name || t("none");
+    const plain = line.row === "others" ? t("all others") : own;
     const names = [plain, `${line.namespace}/${plain}`, `${line.namespace}/${plain} ${line.uid}`];
     const name = names.find((each) => !named.has(each)) ?? plain;
     named.add(name);

@@ -1,5 +1,6 @@
 """Draw a report over time as SVG without styles or scripts: bars stacked by group, with axes and a legend."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from html import escape
@@ -42,12 +43,21 @@ def chart_colours(report: Report) -> dict[tuple[str, str, str, str], str]:
     if report.series is UNSET:
         return {}
     lines = [line for line in report.series.lines if line.row == "group"]
+    names = _names(lines)
     places: dict[str, int] = {}
-    for name in sorted({line.name or "none" for line in lines}):
+    for name in sorted(set(names.values())):
         first = _hash(name) % len(_PALETTE)
         tried = [(first + step * _NEXT) % len(_PALETTE) for step in range(len(_PALETTE))]
         places[name] = next((place for place in tried if place not in places.values()), first)
-    return {key_of(line): _PALETTE[places[line.name or "none"]] for line in lines}
+    return {key: _PALETTE[places[name]] for key, name in names.items()}
+
+
+def _names(lines: Sequence[ReportLine]) -> dict[tuple[str, str, str, str], str]:
+    """Return the name of each line by which it gets its colour; runs of one workload differ in their uid."""
+    named = Counter(line.name for line in lines)
+    return {
+        key_of(line): line.uid if line.uid and named[line.name] > 1 else line.name or "none" for line in lines
+    }
 
 
 def key_of(line: ReportLine) -> tuple[str, str, str, str]:
@@ -79,15 +89,17 @@ def draw_charts(report: Report, zone: tzinfo = UTC) -> str:
         shown.append((f"Cost per {series.step}{unit}", [line.cost for line in series.lines]))
     charts = [_figure(report, series, title, columns, zone) for title, columns in shown]
     colours = chart_colours(report)
+    named = Counter((line.namespace, line.name) for line in series.lines)
     legend = "".join(
-        f"<li>{swatch(colours.get(key_of(line), _OTHERS))} {escape(_name(line))}</li>"
+        f"<li>{swatch(colours.get(key_of(line), _OTHERS))} {escape(_name(line, named[line.namespace, line.name] > 1))}</li>"
         for line in series.lines
     )
     return f'{"".join(charts)}\n<ul class="legend">{legend}</ul>'
 
 
-def _name(line: ReportLine) -> str:
-    return f"{line.namespace}/{line.name}" if line.kind else line.name or "none"
+def _name(line: ReportLine, repeated: bool) -> str:
+    name = f"{line.namespace}/{line.name}" if line.kind else line.name or "none"
+    return f"{name} {line.uid}" if repeated and line.uid else name
 
 
 def _figure(
