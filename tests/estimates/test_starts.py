@@ -119,6 +119,9 @@ def test_a_hypothetical_unit_comes_last_and_may_be_impossible() -> None:
     found = estimates.hypothetical(WaitingUnit("", Job(gpus=4.0), 4000), 0.0)
     assert found.position == 2
     assert found.expected == pytest.approx(2 * HOUR, rel=0.15)
+    forms = frozenset({"H100", "H100_80GB", "H100_NVL"})
+    of_forms = estimates.hypothetical(WaitingUnit("", Job(gpus=4.0), 4000, models=forms), 0.0)
+    assert of_forms.waits_for.startswith("4 free H100 GPUs;"), "the forms that the fleet has"
     other = estimates.hypothetical(WaitingUnit("", Job(gpus=4.0), 4000, models=frozenset({"A100"})), 0.0)
     assert other.expected is None
     assert other.waits_for.startswith("no node has 4 A100 GPUs, not counting GPUs that are faulty")

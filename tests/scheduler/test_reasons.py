@@ -154,3 +154,21 @@ async def test_explain_honours_vendor_and_model_as_the_planner_does(
         expected = "0/1 nodes fit: 1 has other labels than the claim's selector"
         assert stage.scheduler.planner.reason(pod) == expected
         assert explain(ledger, "default", "one").sentence == expected
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "queue research has reached its limit of 1 GPU",
+        "2 GPUs are more than the limit of queue research, 1 GPU",
+        "queue research has used up its budget of 5 GPU-hours, which is renewed on 2026-02-01",
+        "the budget of queue research has 0.1 of 5 left, too little to start 2 GPUs",
+    ],
+)
+async def test_a_unit_that_waits_for_its_gpu_queue_is_explained_with_that(stage: Stage, why: str) -> None:
+    await stage.claim("two", 2)
+    ledger = stage.scheduler.ledger
+    claim = ledger.claims["default", "two"]
+    ledger.put_claim(replace(claim, status=replace(claim.status, message=f"Pending: {why}")))
+    found = explain(ledger, "default", "two")
+    assert (found.sentence, found.remedies) == (why, ("see kubectl describe gpuqueue research",))

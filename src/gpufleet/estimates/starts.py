@@ -146,6 +146,7 @@ class StartEstimates:
         if not result.state.could_hold(unit):
             return Estimate(position, _impossible(unit, result.state))
         models = frozenset(result.state.models)
+        unit = replace(unit, models=unit.models & models)  # one at least, as they could hold it
         milli = WHOLE * least_free(unit.milli // WHOLE, max(result.state.capacity) // WHOLE, unit.grouping)
         milli = max(milli, unit.milli)
         fitting = [

@@ -24,7 +24,11 @@ from gpufleet.scheduler.state.holders import uid_of
 from gpufleet.scheduler.state.ledger import Ledger
 from gpufleet.scheduler.state.node_resources import Room
 
-_QUEUE = re.compile(r"queue (\S+) has (?:reached|used up)")
+_QUEUE = re.compile(
+    r"queue (\S+) has (?:reached|used up)"
+    r"|the budget of queue (\S+) has \S+ of"
+    r"|\S+ GPUs? are more than the limit of queue ([^\s,]+)"
+)
 """Begins the reason of a unit whose GpuQueue may not have more GPUs."""
 _NODES = re.compile(r"(\d+) ([^,;]+)")
 """A number of nodes and their reason, in the sentence of a refusal."""
@@ -95,7 +99,7 @@ def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod], namespaces: Names
     decided = claim.status.message.partition(PENDING)[2]
     if found.waiting and decided not in ("", NOT_TRIED):
         queue = _QUEUE.match(decided)
-        ways = (f"see kubectl describe gpuqueue {queue[1]}",) if queue else found.remedies
+        ways = (f"see kubectl describe gpuqueue {queue[queue.lastindex or 1]}",) if queue else found.remedies
         reasons = _reasons_in(decided) if decided != found.sentence else found.reasons
         return replace(found, sentence=decided, reasons=reasons or found.reasons, remedies=ways)
     return found

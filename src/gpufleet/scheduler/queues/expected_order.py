@@ -16,7 +16,7 @@ from gpufleet.model.gpu_models import canonical_model
 from gpufleet.scheduler.queues.assignment import Assignment, quota_of
 from gpufleet.scheduler.shares.decay import decay
 from gpufleet.scheduler.shares.order import FIRST, WaitingUnit, ranks
-from gpufleet.scheduler.shares.quota import GPU, Level, Quota, Quotas, RunningUnit
+from gpufleet.scheduler.shares.quota import GPU, Level, Quota, Quotas, RunningUnit, gpus_text
 
 HALF_LIFE_S = 7 * 86400.0
 """The default of `scheduler.share_half_life`, until the scheduler has written a status."""
@@ -93,8 +93,8 @@ class ExpectedOrder:
         if reached is None or reached.limit is None:
             return ""
         if milli > reached.limit:
-            return f"a higher limit of queue {reached.name}, {reached.limit / GPU:g} GPUs now"
-        return f"free GPUs below the limit of queue {reached.name}, {reached.limit / GPU:g} GPUs"
+            return f"a higher limit of queue {reached.name}, {gpus_text(reached.limit)} now"
+        return f"free GPUs below the limit of queue {reached.name}, {gpus_text(reached.limit)}"
 
     def entitled(self, queue: str, used: Used, milli: int) -> bool:
         """Return whether so many more GPUs are inside the guarantee of a queue."""

@@ -18,7 +18,15 @@ from gpufleet.scheduler.queues.held_gpus import HeldGpus, mig_milli
 from gpufleet.scheduler.queues.recent_use import NO_READING, UseReading, decayed_by_queue, used_of_budget
 from gpufleet.scheduler.shares.budget import Budget, BudgetState, HardBudget, period_at
 from gpufleet.scheduler.shares.order import FIRST, HORIZON, Rank, WaitingUnit, ranks
-from gpufleet.scheduler.shares.quota import GPU, Amounts, Entitlement, Level, Quotas, RunningUnit
+from gpufleet.scheduler.shares.quota import (
+    GPU,
+    Amounts,
+    Entitlement,
+    Level,
+    Quotas,
+    RunningUnit,
+    gpus_text,
+)
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.run_times import grace_left
 
@@ -398,8 +406,3 @@ def milli_of(requests: Iterable[Request]) -> int:
         else request.gpu_milli
         for request in requests
     )
-
-
-def gpus_text(milli: int) -> str:
-    """Return a number of GPUs in words."""
-    return f"{milli / GPU:g} GPU{'' if milli == GPU else 's'}"

@@ -233,3 +233,8 @@ class Room:
 def accepted(model: str) -> frozenset[str]:
     """Return the canonical names of the models that a name in a guarantee stands for."""
     return frozenset(accepted_models(model)) | {canonical_model(model)}
+
+
+def gpus_text(milli: int) -> str:
+    """Return a number of GPUs in words."""
+    return f"{milli / GPU:g} GPU{'' if milli == GPU else 's'}"
