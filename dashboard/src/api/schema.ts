@@ -1699,6 +1699,8 @@ export interface components {
             podNamespace: string;
             podName: string;
             status: string;
+            /** @default  */
+            claim: string;
         };
         /**
          * HierarchyItem
@@ -4619,7 +4621,8 @@ export interface operations {
                      *             "nodeName": "gpu-node-1",
                      *             "podNamespace": "default",
                      *             "podName": "training-job-1-pod-0",
-                     *             "status": "Running"
+                     *             "status": "Running",
+                     *             "claim": ""
                      *           }
                      *         ],
                      *         "startTime": 1609459200,
