@@ -34,6 +34,8 @@ class Judged:
     widths: list[float] = field(default_factory=list)
     early: int = 0
     """Units that started before their interval."""
+    unstarted: int = 0
+    """Units that still waited at the end, later than their interval; they are outside of it."""
     unknown: int = 0
     """Units that got no estimate."""
     seconds: list[float] = field(default_factory=list)
@@ -47,7 +49,8 @@ class Judged:
         covered = 100.0 * statistics.fmean(self.inside)
         error, theirs = statistics.median(self.errors), statistics.median(self.baseline)
         note = (
-            f"{len(self.inside):,} starts, {self.early:,} too early, {self.unknown:,} not estimated; "
+            f"{len(self.inside):,} starts, {self.early:,} too early, {self.unstarted:,} not before the end, "
+            f"{self.unknown:,} not estimated; "
             f"median width {statistics.median(self.widths) / 60:.0f} min"
         )
         yield Result(f"{name}: starts in the 90% interval", covered, "%", at_least=86, note=note)
@@ -98,6 +101,13 @@ class Judge:
         self.judged.errors.append(abs(wait - made.expected))
         self.judged.baseline.append(abs(wait - made.baseline))
         self.judged.widths.append(made.latest - made.earliest)
+
+    def finish(self, now: float) -> None:
+        """Count units that still wait although their interval is over: leaving out long waits would flatter."""
+        for made in self._made.values():
+            if made is not None and now - made.at > made.latest + 1 and self._compared > WARM_UP:
+                self.judged.inside.append(False)
+                self.judged.unstarted += 1
 
     def ended(self, unit: Unit, seconds: float) -> None:
         """Learn a run time."""
@@ -178,6 +188,7 @@ def judge_simulated(
 
     run.observe = observe
     run.run()
+    judge.finish(until)
     return judge.judged
 
 

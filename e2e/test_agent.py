@@ -23,10 +23,10 @@ from e2e.cluster.cluster import free_ports
 from e2e.cluster.identity import Identity
 from e2e.cluster.rest import Rest
 from e2e.fakenodes import FakeNodes
+from e2e.system.release import CRDS, delete_crds
 from gpufleet.agent.pod_resources import list_plugin_devices
 from gpufleet.errors import KubernetesUnavailable
 
-CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 STATUSES = "/apis/gpu.scheduling/v1/gpunodestatuses"
 
 
@@ -61,7 +61,7 @@ def identity(cluster: Cluster) -> Iterator[Identity]:
     cluster.kubectl("apply", "-f", "-", stdin=rights())
     yield cluster.user("agent", "e2e-agents")
     cluster.kubectl("delete", "-f", "-", stdin=rights())
-    cluster.kubectl("delete", "-f", str(CRDS))
+    delete_crds(cluster)
 
 
 @contextmanager

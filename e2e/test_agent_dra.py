@@ -18,8 +18,8 @@ from e2e.node import Node, resource_claims
 from e2e.node.pods import container, pod
 from e2e.node.workspace import ALL, RESTARTABLE, NodeWorkspace
 from e2e.system import Observations
+from e2e.system.release import CRDS, delete_crds
 
-CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 CLASS = DRIVER = "gpu.scheduling"
 ACCOUNT = "gpu-scheduler-agent"
 KINDS = {
@@ -102,7 +102,7 @@ def agent(cluster: Cluster, real_node: Node, tmp_path_factory: pytest.TempPathFa
     finally:
         running.process.stop()
         cluster.kubectl("delete", "-f", "-", stdin=manifest)
-        cluster.kubectl("delete", "-f", str(CRDS))
+        delete_crds(cluster)
         cluster.api.delete(f"/api/v1/namespaces/{namespace}")
 
 

@@ -21,7 +21,7 @@ from tests.shim.nvml import NvmlShim, build_shim, switched
 from e2e.cluster import Cluster, Identity
 from e2e.cluster.binaries import Binaries
 from e2e.machine.namespace import own_network
-from e2e.test_agent import CRDS
+from e2e.system.release import CRDS
 from e2e.test_server import serving
 
 BRIDGE, PORT, NAMESPACE = "agents0", 9401, "gpu-system"

@@ -12,6 +12,7 @@ import yaml
 from msgspec import structs
 
 from e2e.cluster import Cluster, CommandFailed
+from e2e.system.release import CRDS, delete_crds
 from gpufleet.kubernetes import (
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
@@ -43,7 +44,6 @@ from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus, GpuNodeStatus, NodeGpus, NodeGpusSpec
 from gpufleet.kubernetes.objects import KubeObject, Lease, LeaseSpec, ObjectMeta, ObjectReference, Owner
 
-CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 TIMINGS = WatchTimings(backoff=Backoff(initial=0.1, maximum=1.0), idle_timeout=3.0, duration=60.0)
 
 
@@ -54,7 +54,7 @@ def crds(cluster: Cluster) -> Iterator[None]:
     for name in ("gpuclaims.gpu.scheduling", "gpunodestatuses.gpu.scheduling"):
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
     yield
-    cluster.kubectl("delete", "-f", str(CRDS))
+    delete_crds(cluster)
 
 
 @asynccontextmanager

@@ -21,8 +21,8 @@ from e2e.cluster import Cluster
 from e2e.cluster.identity import Identity
 from e2e.fakenodes import FakeNodes
 from e2e.system import Observations
+from e2e.system.release import CRDS, delete_crds
 
-CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 NODES = ("repair-a", "repair-b")
 POLICY = {"repair": {"policy": "repair"}}
 GROUP = "rbac.authorization.k8s.io"
@@ -55,7 +55,7 @@ def identities(cluster: Cluster) -> Iterator[dict[str, Identity]]:
     yield {name: cluster.user(f"e2e-{name}", f"e2e-repair-{name}") for name in ("agent", "repair")}
     for component in ("agent", "repair"):
         cluster.kubectl("delete", "-f", "-", stdin=rights(component))
-    cluster.kubectl("delete", "-f", str(CRDS))
+    delete_crds(cluster)
 
 
 @contextmanager

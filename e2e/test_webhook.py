@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,12 @@ from tests.charts.rendering import objects
 
 from e2e.cluster import Cluster, RequestFailed
 from e2e.fakenodes import FakeNodes
+from e2e.system.release import CRDS, delete_crds
 from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.kubernetes.certificates.keyring import new_keyring
 from gpufleet.webhook.configuration import configurations
 from gpufleet.webhook.pod_admission import KEEP_NODE
 
-CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 Json = dict[str, Any]
@@ -34,7 +33,7 @@ def crds(cluster: Cluster) -> Iterator[None]:
     cluster.kubectl("apply", "-f", str(CRDS))
     cluster.kubectl("wait", "--for=condition=Established", "crd/gpuclaims.gpu.scheduling", "--timeout=30s")
     yield
-    cluster.kubectl("delete", "-f", str(CRDS))
+    delete_crds(cluster)
 
 
 class Running:

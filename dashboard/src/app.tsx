@@ -19,7 +19,7 @@ import { session, useSession } from "./state/session";
 import { savedViews } from "./state/views";
 import { Bell } from "./ui/bell";
 import { Icon, type IconName } from "./ui/icons";
-import { Empty, Select } from "./ui/components";
+import { PageHead, Select } from "./ui/components";
 import { LanguageChoice } from "./ui/language";
 import { lazy } from "./ui/lazy";
 import { ProblemList, useOffline, useStaleMark } from "./ui/problems";
@@ -69,7 +69,7 @@ export function App() {
       {opened === "palette" && <Palette pages={destinations()} onClose={() => setOpened(null)} />}
       {opened === "shortcuts" && <Shortcuts onClose={() => setOpened(null)} />}
       <Main>
-        <Banners />
+        <Banners cluster={cluster} />
         <ProblemList />
         <LimitedView />
         <Page key={`${route.path.join("/")} ${cluster}`} route={route} />
@@ -134,9 +134,12 @@ function Page(props: { route: Route }) {
   if (place === "health") return <HealthPage query={props.route.query} />;
   if (place === "scheduling") return <SchedulingPage query={props.route.query} />;
   return (
-    <Empty title={t("Page not found")}>
-      <a href={link([])}>{t("Back to the overview")}</a>
-    </Empty>
+    <>
+      <PageHead title={t("Page not found")} />
+      <a class="accent" href={link([])}>
+        {t("Back to the overview")}
+      </a>
+    </>
   );
 }
 
@@ -234,13 +237,23 @@ function LiveState() {
   );
 }
 
-function Banners() {
+function Banners(props: { cluster: string }) {
   const { data } = useResource<Health>("api/healthz", {}, { every: 15_000 });
   const down = Object.entries(data?.dependencies ?? {}).filter(
     ([, health]) => health.state === "down",
   );
+  const clusters = useResource<ClusterNames>("api/clusters").data;
+  const unknown = clusters?.length && !clusters.some(({ name }) => name === props.cluster);
   return (
     <>
+      {props.cluster && unknown && (
+        <p class="banner bad" role="alert">
+          <Icon name="alert" /> <strong>{t("This server has no cluster {cluster}.", props)}</strong>{" "}
+          <a class="accent" href="#/">
+            {t("Back to the overview")}
+          </a>
+        </p>
+      )}
       {data?.simulated && (
         <p class="banner" role="status">
           <Icon name="flask" /> <strong>{t("Simulated fleet.")}</strong>{" "}

@@ -1,44 +1,15 @@
 import { describe, expect, test } from "vitest";
-import type { Change, FindingPage, Forecast, QueueList, ReportRow } from "../src/api/types";
+import type { Change, FindingPage, Forecast, QueueList } from "../src/api/types";
 import type { ApiError } from "../src/api/client";
 import { placeKeys } from "../src/charts/picture";
 import { squarify } from "../src/charts/squarify";
 import { cumulative, totalLine } from "../src/pages/report";
 import { addDays, daysBefore, lengthOf, problemOf, spanOf, startOf } from "../src/pages/period";
-import { budgetOf, rateOf, spendingOf } from "../src/pages/usage/budget";
-import { daysOf, mergedRuns } from "../src/pages/usage/query";
+import { budgetOf, isUsedUp, namespacesOf, rateOf, spendingOf } from "../src/pages/usage/budget";
+import { daysOf } from "../src/pages/usage/query";
 import { budgetNotices, findingNotices, jobNotices } from "../src/state/notices";
 import { offlineSince, summarize } from "../src/state/problems";
 import { csvOf, fileName } from "../src/ui/csv";
-
-const row = (name: string, uid: string, hours: number, utilization: number | null): ReportRow => ({
-  row: "group",
-  name,
-  namespace: "nlp",
-  kind: "Job",
-  uid,
-  gpu_hours: hours,
-  idle_gpu_hours: 1,
-  avg_utilization: utilization,
-  cost: 2 * hours,
-  energy_kwh: null,
-  share: 10,
-});
-
-test("runs of a workload are merged and weighted by GPU hours", () => {
-  const merged = mergedRuns([
-    row("train", "a", 30, 50),
-    row("train", "b", 10, 90),
-    row("eval", "c", 5, null),
-  ]);
-  expect(
-    merged.map((each) => [each.name, each.runs, each.gpu_hours, each.avg_utilization]),
-  ).toEqual([
-    ["train", 2, 40, 60],
-    ["eval", 1, 5, null],
-  ]);
-  expect(merged[0]).toMatchObject({ cost: 80, idle_gpu_hours: 2, share: 20, uid: "" });
-});
 
 describe("days", () => {
   test("before a month are the month before, else as many days", () => {
@@ -134,6 +105,7 @@ const queue = (used: number, unit: "cost" | "gpuHours" = "gpuHours"): Queue =>
   ({
     name: "research",
     namespaces: ["nlp", "vision"],
+    conditions: [],
     budget: { unit, period: "Week", hard: false, total: 100, used, percent: used, renewedAt: null },
   }) as unknown as Queue;
 const forecast = (expected: number): Forecast =>
@@ -157,10 +129,38 @@ describe("a budget", () => {
   });
 
   test("is used up when the forecast has spent the rest", () => {
-    expect(spendingOf(queue(90), forecast(1), 1)?.at).toBe(Date.UTC(2026, 0, 1, 4));
-    expect(spendingOf(queue(90, "cost"), forecast(1), 5)?.at).toBe(Date.UTC(2026, 0, 1, 0));
-    expect(spendingOf(queue(0), forecast(1), 1)?.at).toBeNull();
-    expect(spendingOf(queue(0), { data: [] }, 1)).toBeNull();
+    const spent = (each: Queue, next: Forecast, price: number) =>
+      spendingOf(each.budget, each.namespaces, next, price);
+    expect(spent(queue(90), forecast(1), 1)?.at).toBe(Date.UTC(2026, 0, 1, 4));
+    expect(spent(queue(90, "cost"), forecast(1), 5)?.at).toBe(Date.UTC(2026, 0, 1, 0));
+    expect(spent(queue(0), forecast(1), 1)?.at).toBeNull();
+    expect(spent(queue(0), { data: [] }, 1)).toBeNull();
+  });
+
+  test("of a department counts the namespaces of its queues", () => {
+    const department = { ...queue(90), name: "science", namespaces: [] };
+    const member = { ...queue(0), parent: "science", budget: null };
+    const all = [department, member];
+    expect(namespacesOf(department, all)).toEqual(["nlp", "vision"]);
+    expect(budgetOf(all, "nlp")).toMatchObject({ name: "budget of queue science" });
+    const covered = namespacesOf(department, all);
+    expect(spendingOf(department.budget, covered, forecast(1), 1)?.at).toBe(
+      Date.UTC(2026, 0, 1, 4),
+    );
+  });
+
+  test("is used up as soon as a hard one has ended its units", () => {
+    const ended = {
+      ...queue(98),
+      conditions: [{ type: "WithinBudget", status: "False", reason: "UsedUp", message: "" }],
+    };
+    expect([isUsedUp(queue(98)), isUsedUp(ended), isUsedUp(queue(100))]).toEqual([
+      false,
+      true,
+      true,
+    ]);
+    const [notice] = budgetNotices({ data: [ended] } as QueueList, () => 7);
+    expect(notice?.tone).toBe("bad");
   });
 });
 

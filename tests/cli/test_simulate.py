@@ -99,6 +99,14 @@ def test_a_guarantee_above_the_limit_is_refused(capsys: pytest.CaptureFixture[st
     [
         (["--limit", "productoin=8"], "--limit productoin: no such queue; there are production, research"),
         (["--trace", "x.csv"], "give one of --trace, --from-ledger and --generate"),
+        (["--pods", "x.csv"], "--pods has no effect with --generate"),
+        (["--nodes", "x.csv"], "--nodes has no effect with --generate"),
+        (["--plot", "x.svg"], "--plot has no effect with --generate"),
+        (["--cluster", "x"], "--cluster has no effect with --generate"),
+        (["--repair", "1h"], "--repair has no effect without --node-mtbf"),
+        (["--price", "B200=2"], "--price B200: no such model; there are H100"),
+        (["--scale-nodes", "1,0.1"], "--scale-nodes 0.1: no node of 2 would be left"),
+        (["--html", "/nowhere/x.html"], "--html /nowhere/x.html: there is no directory /nowhere"),
     ],
 )
 def test_flags_that_would_have_no_effect_are_refused(
@@ -106,6 +114,37 @@ def test_flags_that_would_have_no_effect_are_refused(
 ) -> None:
     assert main([*GENERATED, *words]) != 0
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--rules", "all"], ["--html", "x.html"], ["--since", "2d"]])
+def test_a_replay_without_times_refuses_flags_of_simulations_over_time(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *LISTS, *words]) != 0
+    assert f"{words[0]} has no effect with --pods" in capsys.readouterr().err
+
+
+def test_a_short_name_stands_for_the_model_of_the_fleet(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    nodes, trace = tmp_path / "nodes.csv", tmp_path / "trace.csv"
+    nodes.write_text("sn,gpu,model\na,1,NVIDIA_H100_80GB_HBM3\n")
+    tasks = "".join(f"t{at},1,1000,NVIDIA_H100_80GB_HBM3,0,3600,0\n" for at in range(2))
+    head = "name,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
+    trace.write_text(head + tasks)
+    words = ["simulate", "--nodes", str(nodes), "--trace", str(trace), "--quiet"]
+    assert main([*words, "-o", "json", "--price", "H100=2", "--add-nodes", "1:1:H100"]) == 0
+    [scenario] = json.loads(capsys.readouterr().out)["scenarios"]
+    assert scenario["wait_seconds"]["mean"] == 0
+    assert scenario["cost"] == pytest.approx(4.0, rel=0.01)
+    assert main([*words, "--add-nodes", "1:1:L40S"]) != 0
+    assert "no unit takes such GPUs; name one of NVIDIA_H100_80GB_HBM3" in capsys.readouterr().err
+
+
+def test_scenarios_side_by_side_show_how_far_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--generate", "2x8", "--since", "1d", "--seed", "1-2"]) == 0
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[-1] == "2 of 2 scenarios done"
 
 
 def test_a_ledger_that_does_not_exist_is_not_created(
@@ -156,7 +195,7 @@ def test_missing_input_is_named(wrong: list[str], capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--since", "x"], ["--weight", "a=0"], ["--generate", "8"], ["--rules", "a"]]
+    "wrong", [["--since", "x"], ["--since", "0d"], ["--weight", "a=0"], ["--generate", "8"], ["--rules", "a"]]
 )
 def test_wrong_flags_of_simulations_over_time_say_what_they_take(
     wrong: list[str], capsys: pytest.CaptureFixture[str]

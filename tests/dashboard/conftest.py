@@ -38,6 +38,8 @@ from gpufleet.store.postgres.data_directory import DataDirectory as Postgres
 T = TypeVar("T")
 NODES = 24
 OTHER_NODES = 3
+SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
+SCREENS = [(theme, size) for theme in ("dark", "light") for size in SIZES]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -252,4 +254,44 @@ def page(context: BrowserContext) -> Iterator[Page]:
         lambda message: problems.append(message.text) if "Content Security Policy" in message.text else None,
     )
     yield opened
+    assert problems == []
+
+
+def new_page(browser: Browser, theme: str, size: str, problems: list[str]) -> Page:
+    """Open a page that notes errors of scripts and of the console."""
+    width, height = SIZES[size]
+    phone = size == "phone"
+    context: BrowserContext = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if theme == "dark" else "light",
+        is_mobile=phone,
+        has_touch=phone,
+        reduced_motion="reduce" if phone else "no-preference",
+    )
+    context.set_default_timeout(15_000)
+    expect.set_options(timeout=15_000)
+    opened = context.new_page()
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    return opened
+
+
+@pytest.fixture(params=SCREENS, ids="-".join)
+def screen(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """Open a page in each theme and size, and fail the test if the console has an error."""
+    problems: list[str] = []
+    theme, size = request.param
+    opened = new_page(browser, theme, size, problems)
+    yield opened
+    opened.context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def desktop(browser: Browser) -> Iterator[Page]:
+    """Open a page on a desktop, and fail the test if the console has an error."""
+    problems: list[str] = []
+    opened = new_page(browser, "dark", "desktop", problems)
+    yield opened
+    opened.context.close()
     assert problems == []

@@ -100,7 +100,8 @@ def test_lists_are_sorted_by_the_sort_parameter_of_the_url(demo: Demo, page: Pag
     last = demo.get("api/nodes?reverse=true&pageSize=1")["data"][0]
     expect(page.locator("tbody tr").first).to_contain_text(last["name"])
     open_page(demo, page, "usage?sort=name")
-    names = [cell.strip() for cell in page.locator("tbody td.name").all_inner_texts()]
+    table = page.get_by_role("region", name="GPU hours")
+    names = [cell.strip() for cell in table.locator("tbody td.name").all_inner_texts()]
     grouped = names[: len(demo.get(f"{AGGREGATION}/namespaces"))]
     assert grouped == sorted(grouped)
 
@@ -133,12 +134,13 @@ def test_totals_over_a_thousand_hourly_rows_match_the_report_exactly(demo: Demo,
     from_series = sum(sum(line["gpu_hours"]) for line in report["series"]["lines"])
     total_hours = report["totals"]["allocated_gpu_hours"]
     assert (from_rows, from_series) == pytest.approx((total_hours, total_hours), rel=1e-9)
-    total = page.get_by_role("region", name="GPU hours").locator("tfoot tr")
+    table = page.get_by_role("region", name="GPU hours")
+    total = table.locator("tfoot tr")
     expect(total).to_contain_text(rounded(total_hours))
     expect(total).to_contain_text(rounded(report["totals"]["cost"]))
     first = report["rows"][0]
     own = sum(row["allocated_gpu_hours"] for row in rows if row["owner_uid"] == first["uid"])
-    expect(page.locator("tbody tr").first).to_contain_text(rounded(own))
+    expect(table.locator("tbody tr").first).to_contain_text(rounded(own))
     assert sum(report["series"]["lines"][0]["gpu_hours"]) == pytest.approx(own, rel=1e-9)
 
 

@@ -2,57 +2,15 @@
 
 import re
 import time
-from collections.abc import Iterator
 
 import pytest
 from dashboard.tools.demo_process import Demo
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.dashboard.accessibility import serious_violations
+from tests.dashboard.conftest import new_page
 from tests.dashboard.test_demo import open_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
-SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
-SCREENS = [(theme, size) for theme in ("dark", "light") for size in SIZES]
-
-
-def new_page(browser: Browser, theme: str, size: str, problems: list[str]) -> Page:
-    """Open a page that notes errors of scripts and of the console."""
-    width, height = SIZES[size]
-    phone = size == "phone"
-    context: BrowserContext = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme="dark" if theme == "dark" else "light",
-        is_mobile=phone,
-        has_touch=phone,
-        reduced_motion="reduce" if phone else "no-preference",
-    )
-    context.set_default_timeout(15_000)
-    expect.set_options(timeout=15_000)
-    opened = context.new_page()
-    opened.on("pageerror", lambda error: problems.append(str(error)))
-    opened.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-    return opened
-
-
-@pytest.fixture(params=SCREENS, ids="-".join)
-def screen(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """Open a page in each theme and size, and fail the test if the console has an error."""
-    problems: list[str] = []
-    theme, size = request.param
-    opened = new_page(browser, theme, size, problems)
-    yield opened
-    opened.context.close()
-    assert problems == []
-
-
-@pytest.fixture
-def desktop(browser: Browser) -> Iterator[Page]:
-    """Open a page on a desktop, and fail the test if the console has an error."""
-    problems: list[str] = []
-    opened = new_page(browser, "dark", "desktop", problems)
-    yield opened
-    opened.context.close()
-    assert problems == []
 
 
 def test_every_page_is_accessible_and_within_the_screen(demo: Demo, screen: Page) -> None:

@@ -7,7 +7,7 @@ from tests.dashboard.conftest import Site
 from tests.dashboard.sample_answers import answer_with_samples
 from tests.dashboard.thumbnails import MOST_DIFFERENT, difference
 
-pytestmark = [pytest.mark.browser, pytest.mark.long]
+pytestmark = pytest.mark.browser
 SIZES = {"desktop": (1440, 1000), "phone": (390, 844)}
 PAGES = {
     "overview": "?by=health",  # readings change with time

@@ -1,7 +1,7 @@
 """Compare screenshots with stored pictures, roughly: text, numbers and times may differ, the layout may not.
 
 A screenshot is shrunk to a few cells, each the mean colour of its area. A picture matches if few cells differ
-visibly. After an intended change, `UPDATE_PICTURES=1 pytest -m long tests/dashboard/test_pictures.py` stores new ones.
+visibly. After an intended change, `UPDATE_PICTURES=1 pytest tests/dashboard/test_pictures.py` stores new ones.
 """
 
 import base64

@@ -40,3 +40,18 @@ def test_nodes_that_a_claim_selects_by_label_count_by_their_model(
     (unit,) = fleet.waiting
     assert unit.models == models
     assert fleet.could_hold(unit) == could_start
+
+
+def test_a_gang_that_runs_is_one_unit_with_a_place_for_each_pod() -> None:
+    simulation = Simulation({"a": 4, "b": 4})
+    simulation.arrive(Unit(0, 4, 3600, size=2, declared=3600))
+    simulation.plan()
+    simulation.now = 600.0
+    simulation.arrive(Unit(0, 4, 60, size=2))
+    fleet = start_state(simulation.scheduler.ledger, simulation.clock()).fleet
+    ((running,), (waiting,)) = fleet.running, fleet.waiting
+    assert sorted(running.places) == [(0, 4000), (1, 4000)]
+    assert (running.elapsed, running.job.declared) == (600.0, 3600.0)
+    assert running.job.gpus == waiting.job.gpus == 8.0, (
+        "run times of one are compared with those of the other"
+    )

@@ -327,5 +327,7 @@ async def test_claims_of_gangs_are_found_with_the_size_that_they_say(
         ("one", "quartet", 4),
         ("two", "pair", None),
     ]
+    named = (await client.get("/api/claims?name=TW")).json()["data"]
+    assert (named["total"], [row["name"] for row in named["data"]]) == (1, ["two"])
     pair = (await client.get("/api/claims?gang=pair")).json()["data"]
     assert [row["name"] for row in pair["data"]] == ["two"]

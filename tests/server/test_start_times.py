@@ -3,18 +3,22 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import convert
 from tests.scheduler.simulation import Simulation, Unit
+from tests.simulation.test_ledger_replay import period
 
+from gpufleet.errors import StoreUnavailable
 from gpufleet.estimates.calibration import FEWEST
 from gpufleet.estimates.fleet_state import WaitingUnit
 from gpufleet.estimates.run_times import Job
+from gpufleet.estimates.starts import StartEstimates
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.model.periods import AllocationPeriod
 from gpufleet.scheduler.state import Ledger
 from gpufleet.server import start_times
-from gpufleet.server.start_times import StartTimes
+from gpufleet.server.start_times import StartTimes, learn
 from gpufleet.store import Store
 
 HOUR = 3600
@@ -178,3 +182,52 @@ async def test_a_hypothetical_unit_has_the_place_of_its_namespace(store: Store) 
         None,
         "a node with 8 GPUs; there is none, not counting GPUs that are faulty, cordoned, split by MIG or held by pods without a claim",
     )
+
+
+async def test_a_unit_that_has_arrived_since_the_last_simulation_gets_its_estimate_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_times, "REFRESH_S", 1000.0)
+    monkeypatch.setattr(start_times, "NEW_UNIT_S", -1.0)
+    simulation = Simulation({"a": 1})
+    simulation.arrive(Unit(0, 1, HOUR, declared=HOUR))
+    times = serving(simulation, store)
+    assert await times.queue() == []
+    simulation.arrive(Unit(0, 1, HOUR, declared=HOUR))
+    by_claim, by_pod = await times.of_claim("ns", "u00001"), await times.of_pod("ns", "u00001-0")
+    assert by_claim is not None
+    assert by_pod is not None
+    assert by_claim.position == by_pod.position == 1
+    assert await times.of_pod("ns", "u00000-0") is None, "it runs"
+
+
+async def test_without_the_store_a_unit_has_no_estimate(store: Store) -> None:
+    simulation = Simulation({"a": 1})
+
+    async def ledger() -> Ledger:
+        return simulation.scheduler.ledger
+
+    async def periods(start: float, end: float, limit: int) -> list[AllocationPeriod]:
+        raise StoreUnavailable("down")
+
+    times = StartTimes("prod", ledger, periods, store.start_calibrations)
+    assert await times.of_claim("ns", "u00000") is None
+
+
+def test_the_run_time_of_a_gang_is_learned_once_for_all_of_its_gpus() -> None:
+    estimates = StartEstimates()
+    learn(
+        estimates,
+        [
+            period("gang.0", 8, 100.0, 400.0, 900.0, 0.0),
+            period("gang.1", 8, 101.0, 401.0, 910.0, 0.0),
+            period("runs.0", 8, 100.0, 400.0, 0.0, 0.0),
+            period("earlier.0", 8, 100.0, 400.0, 450.0, 0.0),
+        ],
+        500.0,
+        1000.0,
+    )
+    times = estimates.run_times
+    assert times.count == 1
+    found = times.sample([Job("train", "ml", 16.0)], [0.0], 50, np.random.default_rng(1))
+    assert np.median(found) == pytest.approx(510.0, rel=0.1)

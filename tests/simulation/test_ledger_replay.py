@@ -1,15 +1,18 @@
 """Replaying a recorded ledger without changes gives its allocation and its waits."""
 
 import pytest
-from tests.simulation.test_planner_agreement import NODES, mix, planned_starts
+from tests.simulation.test_planner_agreement import mix, planned_starts
 
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
+from gpufleet.simulation.compare import Input, simulate
 from gpufleet.simulation.engine import Simulation
 from gpufleet.simulation.ledger import Recorded, recorded, started_units
 from gpufleet.simulation.scenario import Scenario
 
 BEGIN = 1_000_000.0
 HOUR = 3600.0
+HOURS = 8
+NODES = {f"node-{at}": 4 for at in range(8)}
 
 
 def period(uid: str, gpus: int, created: float, start: float, end: float, runtime: float) -> AllocationPeriod:
@@ -36,9 +39,9 @@ def period(uid: str, gpus: int, created: float, start: float, end: float, runtim
 
 
 def planner_ledger(seed: int) -> Recorded:
-    """Return what a ledger has recorded of a fleet on which the scheduler's planner started units."""
-    mixed = mix(seed, 0.5)
-    starts = planned_starts(mixed, 4)
+    """Return what a ledger has recorded in eight hours of a full fleet on which the planner starts units."""
+    mixed = mix(seed, 0.5, 60 * HOURS, 3)
+    starts = planned_starts(mixed, 4, NODES)
     allocations = [
         period(
             f"{number}.{member}",
@@ -51,30 +54,32 @@ def planner_ledger(seed: int) -> Recorded:
         for number, unit in enumerate(mixed)
         for member in range(unit.size)
     ]
-    end = max(each.end for each in allocations)
     capacity = [
         CapacityPeriod(node=name, gpus=gpus, model="H100", start=BEGIN - HOUR) for name, gpus in NODES.items()
     ]
-    return recorded(allocations, capacity, BEGIN, end)
+    return recorded(allocations, capacity, BEGIN, BEGIN + HOURS * HOUR)
 
 
-def test_an_unchanged_replay_has_the_allocation_and_the_mean_wait_of_the_ledger() -> None:
-    waited = replayed = 0.0
-    allocated: list[float] = []
-    for seed in range(16):
-        ledger = planner_ledger(seed)
-        run = Simulation(ledger.nodes, ledger.units, Scenario(policy="learned"), ledger.end, ledger.absences)
-        outcome = run.run()
-        # Units that would start after the end of the ledger have waited until then.
-        waits = [
-            wait for kind in (outcome.waits, outcome.unstarted) for each in kind.values() for wait in each
-        ]
-        assert len(waits) == len(ledger.units)
-        replayed += sum(waits)
-        waited += ledger.mean_wait_s * len(ledger.units)
-        allocated.append(outcome.allocation_percent - ledger.allocation_percent)
-    assert abs(sum(allocated) / len(allocated)) < 1.0
-    assert replayed == pytest.approx(waited, rel=0.1)
+@pytest.mark.parametrize("seed", range(4))
+def test_an_unchanged_replay_has_the_allocation_and_the_mean_wait_of_the_ledger(seed: int) -> None:
+    ledger = planner_ledger(seed)
+    run = Simulation(
+        ledger.nodes, ledger.units, Scenario(policy="learned"), ledger.end, ledger.absences, ledger.begin
+    )
+    outcome = run.run()
+    # Units that would start after the end of the ledger have waited until then.
+    waits = [wait for kind in (outcome.waits, outcome.unstarted) for each in kind.values() for wait in each]
+    assert len(waits) == len(ledger.units) > 500
+    assert outcome.allocation_percent == pytest.approx(ledger.allocation_percent, abs=1.0)
+    assert sum(waits) / len(waits) == pytest.approx(ledger.mean_wait_s, rel=0.1)
+
+
+def test_a_replay_begins_with_the_ledger_and_not_with_its_first_unit() -> None:
+    capacity = [CapacityPeriod(node="a", gpus=8, model="H100", start=BEGIN)]
+    half = period("late.0", 8, BEGIN + HOUR, BEGIN + HOUR, BEGIN + 2 * HOUR, 0.0)
+    ledger = recorded([half], capacity, BEGIN, BEGIN + 2 * HOUR)
+    given = Input(ledger.nodes, ledger.units, ledger.end, ledger.absences, ledger.begin)
+    assert ledger.allocation_percent == simulate(Scenario(), given).allocation_percent == 50.0
 
 
 def test_units_that_started_in_a_span_are_found_once_with_their_arrival() -> None:

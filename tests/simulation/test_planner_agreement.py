@@ -1,5 +1,6 @@
 """The simulation starts units when the scheduler's planner does."""
 
+from collections.abc import Mapping
 from random import Random
 
 import pytest
@@ -13,10 +14,11 @@ from gpufleet.simulation.unit import Unit
 NODES = {"a": 4, "b": 4, "c": 4}
 
 
-def mix(seed: int, declaring: float) -> list[planner.Unit]:
+def mix(seed: int, declaring: float, minutes: int = 30, most: int = 2) -> list[planner.Unit]:
+    """Return up to `most` units that arrive in each minute."""
     chance, mixed = Random(seed), []
-    for minute in range(30):
-        for _ in range(chance.randint(0, 2)):
+    for minute in range(minutes):
+        for _ in range(chance.randint(0, most)):
             runtime = 60 * chance.randint(5, 20)
             declared = int(runtime * chance.choice((1, 1.5, 2))) if chance.random() < declaring else None
             size, gpus = chance.choice(((2, 1), (2, 2), *((1, 1),) * 6, *((1, 2),) * 3, (1, 4), (1, 4)))
@@ -24,8 +26,10 @@ def mix(seed: int, declaring: float) -> list[planner.Unit]:
     return mixed
 
 
-def planned_starts(mixed: list[planner.Unit], reservations: int) -> dict[int, float]:
-    real = planner.Simulation(dict(NODES), {"reservations": reservations})
+def planned_starts(
+    mixed: list[planner.Unit], reservations: int, nodes: Mapping[str, int] = NODES
+) -> dict[int, float]:
+    real = planner.Simulation(dict(nodes), {"reservations": reservations})
     real.run(mixed)
     return real.started
 

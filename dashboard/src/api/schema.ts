@@ -1343,6 +1343,7 @@ export interface components {
             kind: string;
             /** @default  */
             uid: string;
+            runs?: number;
             gpu_hours: number;
             idle_gpu_hours: number;
             avg_utilization: number | null;
@@ -3763,6 +3764,10 @@ export interface operations {
                 zone?: string;
                 /** @description Usage of this namespace only. */
                 namespace?: string;
+                /** @description With group_by=workload: one row for all runs with the same kind and name. */
+                merge_runs?: boolean;
+                /** @description With group_by=workload and a namespace: runs of this kind and name only, such as Job/train. */
+                workload?: string;
                 /** @description Number of largest groups; the rest is one row. 0: all. */
                 groups?: number;
                 /** @description Number of largest groups to include as time series. */
@@ -7101,6 +7106,8 @@ export interface operations {
                 pageSize?: number;
                 /** @description Claims of this namespace only. */
                 namespace?: string;
+                /** @description Part of the name of the claim. */
+                name?: string;
                 /** @description Claims in this phase only. */
                 phase?: "Bound" | "Failed" | "Pending" | "Reserved";
                 /** @description Claims of this gang only; * for any gang. */

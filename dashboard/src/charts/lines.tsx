@@ -168,8 +168,14 @@ export function Lines(props: Props) {
               title={hidden.has(line.name) ? t("Show this line") : t("Hide this line")}
               onClick={() => toggle(line.name)}
             >
-              <span class="swatch" style={{ background: colours[index] ?? "" }} />
-              {line.name} <b class="num">{written(valueOf(index), format)}</b>
+              <span
+                class={`swatch ${overlays[index - own]?.band ? "band" : ""}`}
+                style={{ background: colours[index] ?? "" }}
+              />
+              {line.name}{" "}
+              {(cursor || valueOf(index) != null) && (
+                <b class="num">{written(valueOf(index), format)}</b>
+              )}
               {all.length <= MOST_DETAILED && limitOf(line) === null && (
                 <Statistics values={values[index] ?? []} format={format} />
               )}

@@ -16,7 +16,12 @@ export function CostTables(props: { costs: FaultCosts }) {
       <div class="grid three">
         <Hours title={t("By cause")} hours={costs.byCause} total={costs.lostGpuHours} />
         <Hours title={t("By node")} hours={costs.byNode} total={costs.lostGpuHours} nodes />
-        <Hours title={t("By model")} hours={costs.byModel} total={costs.lostGpuHours} />
+        <Hours
+          title={t("By model")}
+          hours={costs.byModel}
+          total={costs.lostGpuHours}
+          words={shortModel}
+        />
       </div>
       <div class="grid">
         <Card title={t("Costliest faults")} note={t("last 30 days")} flush>
@@ -39,7 +44,7 @@ export function CostTables(props: { costs: FaultCosts }) {
                     <a href={link(["nodes", fault.node])}>{fault.node}</a>
                   </td>
                   <td>{fault.cause}</td>
-                  <td>{shortModel(fault.model) || NONE}</td>
+                  <td>{shortModel(fault.model)}</td>
                   <td class="right">{count(fault.gpus)}</td>
                   <td>
                     <When at={Date.parse(fault.opened)} />
@@ -61,6 +66,8 @@ function Hours(props: {
   hours: Record<string, number>;
   total: number;
   nodes?: boolean;
+  /** How a name is shown; as it is by default. */
+  words?: (name: string) => string;
 }) {
   return (
     <Card title={props.title} note={t("lost GPU hours, last 30 days")} flush>
@@ -71,7 +78,11 @@ function Hours(props: {
             .map(([name, hours]) => (
               <tr key={name}>
                 <td class="name">
-                  {props.nodes ? <a href={link(["nodes", name])}>{name}</a> : name || NONE}
+                  {props.nodes ? (
+                    <a href={link(["nodes", name])}>{name}</a>
+                  ) : (
+                    (props.words?.(name) ?? name) || NONE
+                  )}
                 </td>
                 <td class="right">{decimal(hours)}</td>
                 <td class="right muted">{props.total ? percent(hours / props.total) : NONE}</td>

@@ -18,8 +18,6 @@ export interface Destination {
 }
 
 const EACH = 6;
-/** Claims are searched in the page that the server sends. */
-const CLAIMS = 500;
 
 export function Palette(props: { pages: Destination[]; onClose: () => void }) {
   const [text, setText] = useState("");
@@ -31,6 +29,9 @@ export function Palette(props: { pages: Destination[]; onClose: () => void }) {
   }, [text]);
   const found = useDestinations(query, props.pages);
   const at = Math.min(chosen, Math.max(0, found.length - 1));
+  useEffect(() => {
+    document.getElementById(`palette-${at}`)?.scrollIntoView({ block: "nearest" });
+  }, [at]);
   const go = (destination: Destination | undefined) => {
     if (!destination) return;
     location.hash = destination.href;
@@ -101,7 +102,11 @@ function useDestinations(query: string, pages: Destination[]): Destination[] {
     { cluster, name: query, pageSize: EACH },
     { keep: true },
   );
-  const claims = useResource<ClaimPage>("api/claims", { cluster, pageSize: CLAIMS });
+  const claims = useResource<ClaimPage>(
+    named("api/claims"),
+    { cluster, name: query, pageSize: EACH },
+    { keep: true },
+  );
   const teams =
     useResource<WorkloadMetadata>("api/workloadMetadata", { cluster }).data?.teams ?? [];
   // The English name of a page finds it in every language.
@@ -133,16 +138,13 @@ function useDestinations(query: string, pages: Destination[]): Destination[] {
       note: `${kindText(workload)} · ${stateText(workload.status)}`,
       href: link(["workloads", workload.uid]),
     })),
-    ...(claims.data?.data ?? [])
-      .filter((claim) => includes(claim.name, query))
-      .slice(0, EACH)
-      .map((claim) => ({
-        key: `claim ${claim.namespace}/${claim.name}`,
-        icon: "scheduling" as const,
-        name: claim.name,
-        note: `${kindText({ kind: "GpuClaim", ...claim })} · ${stateText(claim.phase || "Pending")}`,
-        href: link(["scheduling"], { claim: `${claim.namespace}/${claim.name}` }),
-      })),
+    ...(claims.data?.data ?? []).map((claim) => ({
+      key: `claim ${claim.namespace}/${claim.name}`,
+      icon: "scheduling" as const,
+      name: claim.name,
+      note: `${kindText({ kind: "GpuClaim", ...claim })} · ${stateText(claim.phase || "Pending")}`,
+      href: link(["scheduling"], { claim: `${claim.namespace}/${claim.name}` }),
+    })),
   ];
 }
 

@@ -296,7 +296,14 @@ function QueueTable(props: { queues: readonly Queue[]; units: readonly Unit[] })
               </div>
             </td>
             <td class="right">{decimal(sum(within, (each) => each.used))}</td>
-            <td class="right">{count(queue.guaranteed)}</td>
+            <td class="right">
+              {count(
+                Math.max(
+                  queue.guaranteed,
+                  sum(within.slice(1), (each) => each.guaranteed),
+                ),
+              )}
+            </td>
             <td class="right">{decimal(sum(within, (each) => each.borrowed))}</td>
             <td class="right">{queue.limit == null ? NONE : count(queue.limit)}</td>
             <td class="right">{decimal(sum(within, waiting))}</td>

@@ -3,7 +3,7 @@ import { addressOf } from "../api/client";
 import type { WastePage } from "../api/types";
 import { t } from "../i18n/text";
 import { useResource } from "../state/resource";
-import { link, setQuery } from "../state/route";
+import { link, pageOf, setQuery } from "../state/route";
 import { useSession } from "../state/session";
 import { decimal, percent, withUnit } from "../ui/format";
 import { Card, Empty, Pager, Loaded } from "../ui/components";
@@ -19,7 +19,7 @@ export function Waste(props: {
   priced: boolean;
   currency: string | undefined;
 }) {
-  const page = Number(props.query["waste"] ?? "1");
+  const page = pageOf(props.query["waste"]);
   const { zone } = useSession();
   const params = {
     cluster: props.query["cluster"],

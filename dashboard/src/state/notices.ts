@@ -2,6 +2,7 @@
 import type { Change, FindingPage, QueueList } from "../api/types";
 import { periodText, stateText } from "../i18n/states";
 import { t } from "../i18n/text";
+import { isUsedUp } from "../pages/usage/budget";
 import { remember, rememberList, remembered, rememberedList } from "./storage";
 
 export interface Notice {
@@ -52,8 +53,8 @@ export function budgetNotices(
 ): Notice[] {
   return (list?.data ?? []).flatMap((queue) => {
     const { budget } = queue;
-    if (!budget || budget.percent < NEARLY_USED) return [];
-    const level = budget.percent >= 100 ? 100 : NEARLY_USED;
+    if (!budget || (budget.percent < NEARLY_USED && !isUsedUp(queue))) return [];
+    const level = isUsedUp(queue) ? 100 : NEARLY_USED;
     const key = `budget ${queue.name} ${level} ${budget.renewedAt}`;
     return [
       {

@@ -103,7 +103,7 @@ function NoticeList(props: { notices: Notice[]; seen: number; onOpen: () => void
   if (!props.notices.length)
     return (
       <p class="muted">
-        {t("Nothing to tell. Findings, budgets and the workloads that you follow appear here.")}
+        {t("No notifications. Findings, budgets and the workloads that you follow appear here.")}
       </p>
     );
   return (

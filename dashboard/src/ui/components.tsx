@@ -194,19 +194,42 @@ export function Meter(props: { rate: number | null | undefined; label?: string }
   );
 }
 
+/** As in every group of radio buttons, Tab goes to the chosen one and arrows choose another. */
+const STEPS: Record<string, number> = {
+  ArrowRight: 1,
+  ArrowDown: 1,
+  ArrowLeft: -1,
+  ArrowUp: -1,
+};
+
 export function Choice<T extends string>(props: {
   label: string;
   value: T;
   options: readonly (readonly [T, string])[];
   onChange: (value: T) => void;
 }) {
+  const chosen = Math.max(
+    0,
+    props.options.findIndex(([value]) => value === props.value),
+  );
+  const onKey = (event: KeyboardEvent) => {
+    const step = STEPS[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const { length } = props.options;
+    const next = (chosen + step + length) % length;
+    const group = event.currentTarget as HTMLElement;
+    props.onChange((props.options[next] as readonly [T, string])[0]);
+    group.querySelectorAll("button")[next]?.focus();
+  };
   return (
-    <div class="choice" role="radiogroup" aria-label={props.label}>
-      {props.options.map(([value, words]) => (
+    <div class="choice" role="radiogroup" aria-label={props.label} onKeyDown={onKey}>
+      {props.options.map(([value, words], place) => (
         <button
           key={value}
           type="button"
           role="radio"
+          tabIndex={place === chosen ? 0 : -1}
           aria-checked={value === props.value}
           class={value === props.value ? "on" : ""}
           onClick={() => props.onChange(value)}

@@ -19,6 +19,7 @@ import { useSession, type Zone } from "../state/session";
 import { Choice } from "./components";
 import { fieldTime, moment, parseFieldTime } from "./format";
 import { Icon } from "./icons";
+import { Popover, usePopover } from "./popover";
 
 export function RangeChoice(props: {
   query: Record<string, string>;
@@ -60,6 +61,7 @@ function AnyRange(props: { range: Range; zone: Zone }) {
   const [from, setFrom] = useState(fieldTime(props.range.start * 1000, props.zone));
   const [to, setTo] = useState(fieldTime(props.range.end * 1000, props.zone));
   const [problem, setProblem] = useState("");
+  const [menu, close] = usePopover();
   const apply = (event: Event) => {
     event.preventDefault();
     const [start, end] = [parseFieldTime(from, props.zone), parseFieldTime(to, props.zone)];
@@ -68,13 +70,22 @@ function AnyRange(props: { range: Range; zone: Zone }) {
       setProblem(t("The end must be at least a minute after the start."));
     else if (end - start > MOST_DAYS * 86_400_000)
       setProblem(t("Choose at most {days} days.", { days: MOST_DAYS }));
-    else zoomTo(start / 1000, end / 1000);
+    else {
+      zoomTo(start / 1000, end / 1000);
+      close();
+    }
   };
   return (
-    <details class="popover">
-      <summary class="button" aria-label={t("Choose any time range")}>
-        <Icon name="clock" /> {t("Range")}
-      </summary>
+    <Popover
+      menu={menu}
+      label={t("Choose any time range")}
+      class="button"
+      button={
+        <>
+          <Icon name="clock" /> {t("Range")}
+        </>
+      }
+    >
       <form class="popover-body" onSubmit={apply}>
         <label>
           {t("From")}
@@ -107,6 +118,6 @@ function AnyRange(props: { range: Range; zone: Zone }) {
           {t("Show")}
         </button>
       </form>
-    </details>
+    </Popover>
   );
 }

@@ -1,11 +1,12 @@
 // The menu of a page with saved views and the link to share it.
-import { useRef, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { t } from "../i18n/text";
 import { removeView, saveView, useViews } from "../state/views";
 import { Icon } from "./icons";
+import { Popover, usePopover } from "./popover";
 
 export function Views() {
-  const menu = useRef<HTMLDetailsElement>(null);
+  const [menu, close] = usePopover();
   const views = useViews();
   const [name, setName] = useState("");
   const [said, setSaid] = useState("");
@@ -16,26 +17,22 @@ export function Views() {
     setSaid(t("Saved “{name}”.", { name: name.trim() }));
     setName("");
   };
-  const copy = () =>
-    navigator.clipboard
-      .writeText(location.href)
-      .then(() => setSaid(t("Link copied.")))
-      .catch(() => setSaid(t("The browser does not allow copying: copy the address above.")));
-  const close = () => menu.current?.removeAttribute("open");
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(location.href); // undefined without HTTPS
+      setSaid(t("Link copied."));
+    } catch {
+      setSaid(t("The browser does not allow copying: copy the address above."));
+    }
+  };
   return (
-    <details
-      class="popover"
-      ref={menu}
+    <Popover
+      menu={menu}
+      label={t("Views and sharing")}
+      class="button icon"
+      button={<Icon name="bookmark" />}
       onToggle={() => setSaid("")}
-      onKeyDown={(event) => event.key === "Escape" && close()}
     >
-      <summary
-        class="button icon"
-        aria-label={t("Views and sharing")}
-        title={t("Views and sharing")}
-      >
-        <Icon name="bookmark" />
-      </summary>
       <div class="popover-body">
         <button class="button" onClick={copy}>
           <Icon name="share" /> {t("Copy link to this view")}
@@ -76,6 +73,6 @@ export function Views() {
           </ul>
         )}
       </div>
-    </details>
+    </Popover>
   );
 }

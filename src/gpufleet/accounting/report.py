@@ -56,6 +56,9 @@ class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     kind: str = ""
     uid: str = ""
+    """The only run of a workload; empty if several are merged."""
+    runs: int | msgspec.UnsetType = msgspec.UNSET
+    """How many runs of the workload the row has, if they are merged."""
     gpu_hours: float
     idle_gpu_hours: float
     avg_utilization: float | None
@@ -216,7 +219,7 @@ def report(
 def _combined(groups: Sequence[UsageSum]) -> UsageSum:
     """Return several groups as one, without utilization: its weights are not known here."""
     return UsageSum(
-        name=f"{len(groups)} others",
+        name=f"{len(groups)} other{'s' if len(groups) > 1 else ''}",
         allocated=sum(group.allocated for group in groups),
         idle=sum(group.idle for group in groups),
         cost=sum((group.cost for group in groups), Decimal(0)),
@@ -234,6 +237,7 @@ def _row(
         namespace=group.namespace,
         kind=group.kind,
         uid=group.uid,
+        runs=group.runs or msgspec.UNSET,
         gpu_hours=group.allocated / GPU_HOUR,
         idle_gpu_hours=group.idle / GPU_HOUR,
         avg_utilization=group.utilization,

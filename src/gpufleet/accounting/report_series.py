@@ -56,7 +56,8 @@ def report_series(
     lines = []
     rest = dict(whole)
     for group in groups:
-        own = held.get((group.namespace, group.kind, group.name, group.uid), {})
+        uid = "" if group.runs else group.uid
+        own = held.get((group.namespace, group.kind, group.name, uid), {})
         for hour, amount in own.items():
             rest[hour] = _less(rest.get(hour, _NOTHING), amount)
         lines.append(_line(group, [own.get(hour, _NOTHING) for hour in hours]))

@@ -5,14 +5,14 @@
   gpufleet explain claim training-gpus -o json
 
 With --server or GPUFLEET_SERVER, or without a kubeconfig, it asks a server. Otherwise it reads nodes,
-GpuNodeStatuses, Leases, claims and pods from the Kubernetes API and places the claim as the scheduler would. Nothing
-is changed. The exit status is 1 if it is pending, else 0.
+GpuNodeStatuses, Leases, GpuQueues, claims and pods from the Kubernetes API and places the claim as the scheduler
+would. Nothing is changed. The exit status is 1 if it is pending, else 0.
 """
 
 import argparse
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypedDict
 
@@ -24,6 +24,8 @@ from gpufleet.terminal.width import terminal_width, wrapped
 if TYPE_CHECKING:
     from gpufleet.client.types import StartEstimate, WhyWaiting
     from gpufleet.estimates.starts import Estimate
+    from gpufleet.kubernetes import KubeClient
+    from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
     from gpufleet.scheduler.explain import Explanation
     from gpufleet.scheduler.state import Ledger
 
@@ -154,25 +156,34 @@ async def _explain(
         found = await explain(arguments.namespace, arguments.name)
         if not found.waiting:
             return found, None
-        return found, _estimate(await view.ledger(), arguments.kind, arguments.namespace, arguments.name)
+        ledger, queues = await view.ledger(), await _queues(client)
+        return found, _estimate(ledger, queues, arguments.kind, arguments.namespace, arguments.name)
 
 
-def _estimate(ledger: "Ledger", kind: str, namespace: str, name: str) -> "Estimate | None":
+async def _queues(client: "KubeClient") -> "Sequence[GpuQueue]":
+    """Return all GpuQueues; none if the cluster has none, or does not let the user list them."""
+    from gpufleet.kubernetes import GPU_QUEUES
+    from gpufleet.kubernetes.client.errors import KubernetesRefused
+
+    try:
+        return (await client.list(GPU_QUEUES)).items
+    except KubernetesRefused:
+        return ()
+
+
+def _estimate(
+    ledger: "Ledger", queues: "Sequence[GpuQueue]", kind: str, namespace: str, name: str
+) -> "Estimate | None":
     """Estimate the start from the pods that exist; a server knows more runs (`/api/queue`)."""
     from gpufleet.estimates.starts import StartEstimates
     from gpufleet.scheduler.start_state import seen_runs, start_state
 
     now = datetime.now(UTC)
-    state, estimates = start_state(ledger, now), StartEstimates()
+    state, estimates = start_state(ledger, now, queues), StartEstimates()
     for job, seconds in seen_runs(ledger, now):
         estimates.run_times.observe(job, seconds)
-    uids = [
-        uid
-        for uid, pod in ledger.pods.items()
-        if (pod.metadata.namespace, pod.metadata.name) == (namespace, name)
-    ]
-    by_pod = state.unit_of_pod.get(uids[0]) if kind == "pod" and uids else None
-    key = by_pod or state.unit_of_claim.get((namespace, name))
+    keys = state.unit_of_pod_named if kind == "pod" else state.unit_of_claim
+    key = keys.get((namespace, name))
     if key is None:
         return None
     estimates.refresh(state.fleet, now.timestamp(), probing=False)
@@ -184,11 +195,11 @@ def start_sentence(start: Start) -> str:
     from gpufleet.terminal.columns import age
 
     now = datetime.now(UTC)
-    head = f"Position {start['position']} in the queue; waits for {start['waitsFor']}."
+    position, reason = f"Position {start['position']} in the queue", start["waitsFor"]
     times = start["expectedStart"], start["earliestStart"], start["latestStart"]
     expected, earliest, latest = (
         None if time is None else age(max(0.0, (time - now).total_seconds())) for time in times
     )
     if expected is None or earliest is None or latest is None:
-        return f"{head} When it starts is not known."
-    return f"{head}\nExpected to start in {expected} (90%: {earliest} to {latest})."
+        return f"{position}. When it starts is not known: {reason}."
+    return f"{position}; waits for {reason}.\nExpected to start in {expected} (90%: {earliest} to {latest})."

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from gpufleet.cli.simulate_over_time import add_arguments, is_over_time, run_over_time
+from gpufleet.cli.simulate_over_time import add_arguments, check_effect, is_over_time, run_over_time
 from gpufleet.errors import InvalidRequest, SettingsError
 from gpufleet.placement.simulation.chart import chart
 from gpufleet.placement.simulation.compare import compare, report, table
@@ -58,10 +58,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--plot", type=Path, metavar="FILE", help="draw allocation against load into an SVG file"
     )
     add_arguments(parser)
+    parser.set_defaults(unset=parser.parse_args([]))
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Replay, print and draw."""
+    check_effect(arguments, vars(arguments.unset))
     if is_over_time(arguments):
         known = read_csv(arguments.nodes, read_nodes) if arguments.nodes else None
         return run_over_time(settings, arguments, known)

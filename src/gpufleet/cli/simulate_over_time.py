@@ -7,13 +7,17 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+from gpufleet.accounting.prices import price_of
 from gpufleet.errors import InvalidRequest, SettingsError
+from gpufleet.model.gpu_models import accepted_models, single_model
 from gpufleet.placement import CandidateGpu, CandidateNode
 from gpufleet.runtime.settings import Settings, StoreSettings
+from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.scheduler.queues.expected_order import order_of_quotas
 from gpufleet.simulation import generate
 from gpufleet.simulation.compare import Input, compare
@@ -21,7 +25,7 @@ from gpufleet.simulation.ledger import Recorded, recorded
 from gpufleet.simulation.outcome import Outcome
 from gpufleet.simulation.page import page
 from gpufleet.simulation.scenario import DAY, RULES, Scenario
-from gpufleet.simulation.text_report import table
+from gpufleet.simulation.text_report import duration, table
 from gpufleet.simulation.unit import Unit
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -41,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--generate", type=_fleet, metavar="NODESxGPUS", help="a synthetic fleet and load")
     group.add_argument(
         "--since",
-        type=span,
+        type=_period,
         default=30 * DAY,
         metavar="SPAN",
         help="of the ledger or generated (default: 30d)",
@@ -84,6 +88,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--quiet", action="store_true", help="show no progress")
 
 
+_EFFECT = {
+    "--pods": ("nodes", "pods", "load", "plot"),
+    "--trace": ("nodes",),
+    "--from-ledger": ("nodes", "since", "cluster"),
+    "--generate": ("since", "load"),
+}
+"""The flags of `simulate` that only some inputs use; all others are of simulations over time."""
+_ALWAYS = {"trace", "from_ledger", "generate", "seed", "policy", "output"}
+
+
+def check_effect(arguments: argparse.Namespace, own: Iterable[str]) -> None:
+    """Reject flags that would have no effect with the chosen input; `own` are the flags of the command."""
+    inputs = [each for each in _EFFECT if getattr(arguments, each[2:].replace("-", "_"))]
+    name = inputs[-1] if inputs else "--pods"
+    special = {flag for flags in _EFFECT.values() for flag in flags}
+    for flag in own:
+        used = flag in _EFFECT[name] or flag in _ALWAYS or (flag not in special and name != "--pods")
+        if not used and getattr(arguments, flag) != getattr(arguments.unset, flag):
+            raise SettingsError(f"--{flag.replace('_', '-')} has no effect with {name}")
+    if arguments.repair != arguments.unset.repair and not arguments.node_mtbf:
+        raise SettingsError("--repair has no effect without --node-mtbf")
+
+
 def is_over_time(arguments: argparse.Namespace) -> bool:
     """Return whether the flags ask for a simulation over time."""
     return bool(arguments.trace or arguments.from_ledger or arguments.generate)
@@ -93,27 +120,33 @@ def run_over_time(
     settings: Settings, arguments: argparse.Namespace, read_nodes: "list[CandidateNode] | None"
 ) -> int:
     """Run the scenarios; `read_nodes` are those of --nodes."""
+    if arguments.html and not arguments.html.parent.is_dir():
+        raise SettingsError(f"--html {arguments.html}: there is no directory {arguments.html.parent}")
     given, known = _input(settings, arguments, read_nodes)
     _check_queues(arguments, {unit.queue for unit in given.units})
     runs = [(scenario, scaled) for scenario, scaled in _runs(arguments, given)]
     workers = min(os.cpu_count() or 1, 2)
-    shown = _Progress(arguments.quiet)
+    shown = _Progress(len(runs), arguments.quiet)
     outcomes = compare(runs, workers, shown)
     shown.finish()
     if arguments.output == "json":
         print(json.dumps(_report(outcomes, known), indent=2))
     else:
         if known is not None:
-            print(
-                f"recorded: allocation {known.allocation_percent:.2f}%, mean wait {known.mean_wait_s:.0f}s\n"
-            )
+            print(f"{_recorded(known)}\n")
         print(table(outcomes))
     if arguments.html:
         try:
-            arguments.html.write_text(page(outcomes, _title(arguments)), encoding="utf-8")
+            note = _recorded(known) if known is not None else ""
+            arguments.html.write_text(page(outcomes, _title(arguments), note), encoding="utf-8")
         except OSError as error:
             raise InvalidRequest(f"can't write {arguments.html}: {error.strerror}") from error
     return 0
+
+
+def _recorded(known: Recorded) -> str:
+    wait = duration(known.mean_wait_s)
+    return f"recorded: allocation {known.allocation_percent:.2f}%, mean wait {wait}"
 
 
 def _check_queues(arguments: argparse.Namespace, queues: set[str]) -> None:
@@ -151,7 +184,8 @@ def _input(
         raise SettingsError("give one of --trace, --from-ledger and --generate")
     if arguments.from_ledger:
         known = asyncio.run(_read_ledger(settings, arguments.cluster, arguments.since))
-        return Input(nodes or known.nodes, known.units, known.end, [] if nodes else known.absences), known
+        absences = [] if nodes else known.absences
+        return Input(nodes or known.nodes, known.units, known.end, absences, known.begin), known
     if arguments.generate:
         number, gpus = arguments.generate
         fleet = generate.nodes(number, gpus)
@@ -204,6 +238,9 @@ def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, I
         if guarantees[name] > limits[name]:
             raise SettingsError(f"--guarantee {name}: it must not exceed the limit of {limits[name]:g} GPUs")
     queues = order_of_quotas(dict(arguments.weight), limits, guarantees)
+    models = {gpu.model for node in given.nodes for gpu in node.gpus}
+    added = _more(arguments.add_nodes, models, given.units)
+    prices = _prices(dict(arguments.price), models | {gpu.model for node in added for gpu in node.gpus})
     loads = {arguments.seed[0]: given.units}
     if arguments.generate:
         loads |= {seed: _generated(arguments, seed) for seed in arguments.seed[1:]}
@@ -219,16 +256,19 @@ def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, I
             policy,
             chosen,
             queues,
-            prices=dict(arguments.price),
+            prices=prices,
             node_mtbf_s=arguments.node_mtbf,
             repair_s=arguments.repair,
             cycle_s=cycle,
             seed=seed,
         )
-        nodes = [*scaled_nodes(given.nodes, scale), *_more(arguments.add_nodes)]
+        nodes = [*scaled_nodes(given.nodes, scale), *added]
+        if not nodes:
+            raise SettingsError(f"--scale-nodes {scale:g}: no node of {len(given.nodes)} would be left")
         names = {node.name for node in nodes}
         absences = [each for each in given.absences if each[0] in names]
-        runs.append((scenario, Input(nodes, loads.get(seed, given.units), given.until, absences)))
+        units = loads.get(seed, given.units)
+        runs.append((scenario, Input(nodes, units, given.until, absences, given.begin)))
     return runs
 
 
@@ -243,29 +283,61 @@ def scaled_nodes(nodes: list[CandidateNode], scale: float) -> list[CandidateNode
     return found
 
 
-def _more(added: list[tuple[int, int, str]]) -> list[CandidateNode]:
-    return [
-        CandidateNode(f"added-{at}-{number:04}", tuple(CandidateGpu(gpu, model=model) for gpu in range(gpus)))
-        for at, (count, gpus, model) in enumerate(added)
-        for number in range(count)
-    ]
+def _more(added: list[tuple[int, int, str]], models: set[str], units: Sequence[Unit]) -> list[CandidateNode]:
+    """Return the nodes of --add-nodes; a short name stands for the model of the fleet that it names."""
+    nodes = []
+    for at, (count, gpus, name) in enumerate(added):
+        model = name if name in models else single_model(models & accepted_models(name)) or name
+        if not any(not unit.request.models or model in unit.request.models for unit in units):
+            wanted = sorted({each for unit in units for each in unit.request.models})
+            raise SettingsError(
+                f"--add-nodes {count}:{gpus}{':' if name else ''}{name}: no unit takes such GPUs; name one of {', '.join(wanted)}"
+            )
+        nodes += [
+            CandidateNode(
+                f"added-{at}-{number:04}", tuple(CandidateGpu(gpu, model=model) for gpu in range(gpus))
+            )
+            for number in range(count)
+        ]
+    return nodes
+
+
+def _prices(given: Mapping[str, float], models: set[str]) -> dict[str, float]:
+    """Return the price of each model of the fleet; names match as in the price list of accounting."""
+    for name in filter(None, given):
+        if not any(price_of(prices_by_model({name: 1.0}), model, "", 0) for model in models):
+            raise SettingsError(f"--price {name}: no such model; there are {', '.join(sorted(models))}")
+    entries = prices_by_model(given)
+    return {model: price_of(entries, model, "", 0) for model in models}
 
 
 class _Progress:
     """Shows on standard error how far each scenario is, where that is a terminal or a run takes long."""
 
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, runs: int, quiet: bool) -> None:
+        self._runs, self._quiet = runs, quiet
         self._terminal = sys.stderr.isatty()
         self._last = time.monotonic()
+        self._going: dict[str, float] = {}
+        self._done = 0
 
     def __call__(self, name: str, share: float) -> None:
+        self._going[name] = share
+        if share >= 1.0:
+            del self._going[name]
+            self._done += 1
         now = time.monotonic()
         if self._quiet or (share < 1.0 and now - self._last < (0.2 if self._terminal else 10.0)):
             return
         self._last = now
-        end = "\r" if self._terminal else "\n"
-        print(f"{name}: {share:>4.0%}", end=end, file=sys.stderr, flush=True)
+        parts = [f"{name} {share:.0%}" for name, share in self._going.items()]
+        text = ", ".join([f"{self._done} of {self._runs} scenarios done", *parts])
+        print(
+            f"\r{text}\x1b[K" if self._terminal else text,
+            end="" if self._terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def finish(self) -> None:
         """End the line."""
@@ -279,6 +351,13 @@ def span(text: str) -> float:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time span; give one such as 90s, 12h or 30d")
     return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def _period(text: str) -> float:
+    found = span(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a time span above 0 such as 12h or 30d")
+    return found
 
 
 def _fleet(text: str) -> tuple[int, int]:

@@ -902,6 +902,7 @@ class ReportRow(msgspec.Struct, kw_only=True):
     namespace: str = ""
     kind: str = ""
     uid: str = ""
+    runs: int | None = None
     gpu_hours: float
     idle_gpu_hours: float
     avg_utilization: float | None

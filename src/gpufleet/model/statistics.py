@@ -200,6 +200,8 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     kind: str = ""
     uid: str = ""
+    runs: int = 0
+    """How many runs of a workload were merged; 0 if none were."""
     allocated: int
     idle: int
     cost: Decimal

@@ -5,7 +5,7 @@ The order is that of the queue: by priority, then by age, or that of GpuQueues. 
 """
 
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -16,7 +16,6 @@ from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.kubernetes.model_labels import with_canonical_models
 from gpufleet.kubernetes.objects import Pod
-from gpufleet.placement import Allocation
 from gpufleet.placement.request import WHOLE, Request
 from gpufleet.scheduler.planning.queue import foreign_gates, gang_key, priority_of
 from gpufleet.scheduler.queues.expected_order import expected_order, queue_of
@@ -42,6 +41,8 @@ class StartState:
     fleet: FleetState
     unit_of_claim: dict[tuple[str, str], str] = field(default_factory=dict)
     unit_of_pod: dict[str, str] = field(default_factory=dict)
+    """By UID."""
+    unit_of_pod_named: dict[tuple[str, str], str] = field(default_factory=dict)
     namespace_of: dict[str, str] = field(default_factory=dict)
     name_of: dict[str, str] = field(default_factory=dict)
     created_of: dict[str, float] = field(default_factory=dict)
@@ -85,11 +86,17 @@ def start_state_steps(
         free.append(left)
         models.append(model)
     order, namespaces = expected_order(queues)
-    running = []
+    units: dict[str, list[tuple[Pod, tuple[int, int]]]] = {}
     for at, (holder, allocation) in enumerate(list(ledger.cluster.allocations.items())):
         yield from _pause(at)
-        if (held := _running(ledger, names, holder, allocation, now, namespaces)) is not None:
-            running.append(held)
+        pod = ledger.pods.get(uid_of(holder))
+        if pod is not None and not pod.finished and allocation.node in names and allocation.milli:
+            place = names[allocation.node], len(allocation.gpus) * allocation.milli
+            units.setdefault(_key(ledger, pod), []).append((pod, place))
+    running = []
+    for at, held in enumerate(units.values()):
+        yield from _pause(at)
+        running.append(_running(held, now, namespaces))
     found = yield from _units(ledger)
     by_key = {unit.key: unit for unit in sorted(found, key=lambda unit: unit.order)}
     selected = _SelectedModels(ledger)
@@ -105,6 +112,7 @@ def start_state_steps(
         state.name_of[unit.key] = by_key[unit.key].name
         for pod in pods:
             state.unit_of_pod[pod.metadata.uid] = unit.key
+            state.unit_of_pod_named[pod.metadata.namespace, pod.metadata.name] = unit.key
             claim = (pod.metadata.namespace, pod.metadata.annotations.get(CLAIM, ""))
             state.unit_of_claim.setdefault(claim, unit.key)
     return state
@@ -127,7 +135,8 @@ def _node(ledger: Ledger, name: str) -> tuple[int, int, str]:
 
 
 def seen_runs(ledger: Ledger, now: datetime) -> Iterable[tuple[Job, float]]:
-    """Return the run times of finished pods that still exist: the only history where no server has recorded more."""
+    """Return the run times of finished units that still exist: the only history where no server has recorded more."""
+    units: dict[str, list[tuple[Pod, float, float]]] = {}
     for pod in ledger.pods.values():
         ended = [each.state.terminated for each in pod.status.container_statuses if each.state.terminated]
         claim = ledger.claim_of(pod)
@@ -139,7 +148,10 @@ def seen_runs(ledger: Ledger, now: datetime) -> Iterable[tuple[Job, float]]:
             continue
         last = max((each.finished_at for each in ended if each.finished_at), default=None)
         if last is not None:
-            yield job_of(pod, gpus, now), (last - pod.status.start_time).total_seconds()
+            seconds = (last - pod.status.start_time).total_seconds()
+            units.setdefault(_key(ledger, pod), []).append((pod, gpus, seconds))
+    for runs in units.values():
+        yield job_of(runs[0][0], sum(gpus for _, gpus, _ in runs), now), max(seconds for *_, seconds in runs)
 
 
 def job_of(pod: Pod, gpus: float, now: datetime) -> Job:
@@ -151,20 +163,20 @@ def job_of(pod: Pod, gpus: float, now: datetime) -> Job:
 
 
 def _running(
-    ledger: Ledger,
-    names: Mapping[str, int],
-    holder: str,
-    allocation: Allocation,
-    now: datetime,
-    namespaces: Mapping[str, str],
-) -> RunningUnit | None:
-    pod = ledger.pods.get(uid_of(holder))
-    if pod is None or pod.finished or allocation.node not in names or not allocation.milli:
-        return None
-    milli = len(allocation.gpus) * allocation.milli
-    elapsed = max((now - started(pod, now)).total_seconds(), 0.0)
-    job, queue = job_of(pod, milli / WHOLE, now), queue_of(pod.metadata.namespace, namespaces)
-    return RunningUnit(job, elapsed, ((names[allocation.node], milli),), priority_of(pod), queue)
+    held: Sequence[tuple[Pod, tuple[int, int]]], now: datetime, namespaces: Mapping[str, str]
+) -> RunningUnit:
+    """Return a unit that runs, given as its pods with the GPUs that each has on a node."""
+    pods, places = [pod for pod, _ in held], tuple(place for _, place in held)
+    elapsed = max(max((now - started(pod, now)).total_seconds() for pod in pods), 0.0)
+    job = job_of(pods[0], sum(milli for _, milli in places) / WHOLE, now)
+    queue = queue_of(pods[0].metadata.namespace, namespaces)
+    return RunningUnit(job, elapsed, places, min(map(priority_of, pods)), queue)
+
+
+def _key(ledger: Ledger, pod: Pod) -> str:
+    """Return the key of the unit that a pod belongs to: its gang, or itself."""
+    gang = ledger.gangs.of(pod)
+    return pod.metadata.uid if gang is None else gang_key(gang)
 
 
 def _units(ledger: Ledger) -> Generator[None, None, list[_Unit]]:
@@ -178,8 +190,7 @@ def _units(ledger: Ledger) -> Generator[None, None, list[_Unit]]:
             request = request_of(claim)
         except InvalidRequest:
             continue
-        gang = ledger.gangs.of(pod)
-        key = pod.metadata.uid if gang is None else gang_key(gang)
+        gang, key = ledger.gangs.of(pod), _key(ledger, pod)
         name = f"{pod.metadata.namespace}/{pod.metadata.name}" if gang is None else f"gang {gang}"
         unit = found.get(key)
         if unit is None:

@@ -15,23 +15,27 @@ from typing import Protocol
 import msgspec
 
 from gpufleet.errors import NotFound, StoreUnavailable
-from gpufleet.estimates.fleet_state import WaitingUnit
+from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import Estimate, StartEstimates
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.model.periods import AllocationPeriod
+from gpufleet.placement.request import WHOLE
 from gpufleet.runtime.logs import get_logger
 from gpufleet.scheduler.queues.expected_order import expected_order, queue_of
 from gpufleet.scheduler.start_state import StartState, start_state_steps, workload_stem
 from gpufleet.scheduler.state import Ledger
-from gpufleet.simulation.ledger import started_units
+from gpufleet.simulation.ledger import ended_units, started_units
+from gpufleet.simulation.unit import Unit
 
 _log = get_logger("server")
 
 REFRESH_S = 30.0
 TOO_OLD_S = 120.0
+NEW_UNIT_S = 2.0
+"""The age of a result in which a unit is missing after which it is renewed for it."""
 REST = 20
-"""How many times as long as the last refresh took the next one waits at least, so that it takes little of a core."""
+"""How many times the CPU time of the last refresh the next one waits at least, so that it takes little of a core."""
 HISTORY_S = 21 * 86400.0
 HISTORY_EVERY_S = 600.0
 """Seconds between readings of runs that have ended."""
@@ -77,7 +81,7 @@ class StartTimes:
         self._state: StartState | None = None
         self._refreshed = self._read_until = float("-inf")
         self._took = 0.0
-        """Seconds that the last simulation took."""
+        """CPU seconds that the last simulation took."""
         self._refreshing: asyncio.Task[None] | None = None
         self._simulating = asyncio.Lock()
         """Held while a thread samples run times or learns them."""
@@ -99,8 +103,18 @@ class StartTimes:
 
     async def of_claim(self, namespace: str, claim: str) -> Estimate | None:
         """Return the estimate of the unit that uses a claim; None if none waits for it."""
-        state = await self._current()
-        key = state.unit_of_claim.get((namespace, claim))
+        return await self._of(lambda state: state.unit_of_claim.get((namespace, claim)))
+
+    async def of_pod(self, namespace: str, name: str) -> Estimate | None:
+        """Return the estimate of the unit of a pod; None if it does not wait."""
+        return await self._of(lambda state: state.unit_of_pod_named.get((namespace, name)))
+
+    async def _of(self, find: Callable[[StartState], str | None]) -> Estimate | None:
+        """Return the estimate of a unit; if it is not known, it may have arrived since the last simulation."""
+        try:
+            key = find(await self._current()) or find(await self._current(NEW_UNIT_S))
+        except StoreUnavailable:
+            return None
         return self._estimates.of(key, time.time()) if key is not None else None
 
     async def hypothetical(self, unit: WaitingUnit, namespace: str = "") -> Estimate:
@@ -119,16 +133,19 @@ class StartTimes:
         queue = queue_of(namespace, expected_order(self._queues())[1])
         return fleet.order.refusal(queue, fleet.used(), unit.milli * unit.members)
 
-    async def _current(self) -> StartState:
-        """Return the last state; renew it in the background if it is old, and wait for that if it is very old."""
+    async def _current(self, most: float | None = None) -> StartState:
+        """Return the last state; renew it in the background if it is old, and wait for that if it is very old.
+
+        With `most` wait if it is older than so many seconds.
+        """
         age = time.monotonic() - self._refreshed
         rest = REST * self._took
-        if self._state is not None and age <= max(REFRESH_S, rest):
+        if self._state is not None and age <= max(REFRESH_S if most is None else most, rest):
             return self._state
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh(), name="start times")
             self._refreshing.add_done_callback(_retrieve)
-        if self._state is None or age > max(TOO_OLD_S, 2 * rest):
+        if self._state is None or age > max(TOO_OLD_S if most is None else most, 2 * rest):
             await asyncio.shield(self._refreshing)
         assert self._state is not None
         return self._state
@@ -144,11 +161,15 @@ class StartTimes:
             key = state.least_uid_of[unit.key]
             self._estimates.arrivals.observe(replace(unit, key=key), state.created_of[unit.key])
         async with self._simulating:
-            began = time.monotonic()
-            await asyncio.to_thread(self._estimates.refresh, state.fleet, time.time())
-            self._took = time.monotonic() - began
+            self._took = await asyncio.to_thread(self._simulate, state.fleet)
         self._state, self._refreshed = state, time.monotonic()
         await self._save()
+
+    def _simulate(self, fleet: FleetState) -> float:
+        """Simulate the queue forward; return the CPU seconds of this thread."""
+        began = time.thread_time()
+        self._estimates.refresh(fleet, time.time())
+        return time.thread_time() - began
 
     async def _read_state(self, ledger: Ledger) -> StartState:
         """Describe the fleet; other requests are answered between the steps."""
@@ -174,7 +195,7 @@ class StartTimes:
         namespaces = expected_order(self._queues())[1]
 
         def learn_all() -> None:
-            learn(self._estimates, periods, since)
+            learn(self._estimates, periods, since, now)
             learn_arrivals(self._estimates, periods, since, now, namespaces)
 
         async with self._simulating:
@@ -228,24 +249,14 @@ def _retrieve(task: asyncio.Task[None]) -> None:
         _log.warning("start_times_not_refreshed", error=str(error))
 
 
-def learn(estimates: StartEstimates, periods: Sequence[AllocationPeriod], since: float) -> None:
-    """Record the run times of pods that ended after `since`."""
-    spans: dict[str, tuple[AllocationPeriod, float, float]] = {}
-    for period in periods:
-        first, start, end = spans.get(period.pod_uid, (period, period.start, period.end))
-        open_ = not period.end or not end
-        joined = 0.0 if open_ else max(end, period.end)
-        spans[period.pod_uid] = first, min(start, period.start), joined
-    for period, start, end in sorted(spans.values(), key=lambda span: span[2]):
-        if end > since:
-            job = Job(
-                workload_stem(period.workload_name),
-                period.namespace,
-                period.gpus * period.share,
-                period.max_runtime or None,
-                period.workload_kind in _SERVICES,
-            )
-            estimates.run_times.observe(job, end - start)
+def learn(estimates: StartEstimates, periods: Sequence[AllocationPeriod], since: float, until: float) -> None:
+    """Record the run times of units that ended in a span of time."""
+    for unit in ended_units((each for each in periods if each.workload_kind not in _SERVICES), since, until):
+        estimates.run_times.observe(_job_of(unit), unit.runtime)
+
+
+def _job_of(unit: Unit) -> Job:
+    return Job(workload_stem(unit.workload), unit.owner, unit.gpu_milli / WHOLE, unit.declared)
 
 
 def learn_arrivals(
@@ -262,7 +273,7 @@ def learn_arrivals(
     for key, unit in started_units(periods, since, until):
         waiting = WaitingUnit(
             key,
-            Job(workload_stem(unit.workload), unit.owner, unit.gpu_milli / 1000, unit.declared),
+            _job_of(unit),
             unit.request.gpu_milli,
             unit.members,
             unit.request.models,

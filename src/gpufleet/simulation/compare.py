@@ -1,9 +1,11 @@
 """Run several scenarios side by side, each in a process of its own."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import Queue, get_context
+from queue import Empty
 
 from gpufleet.placement import CandidateNode
 from gpufleet.simulation.engine import Simulation
@@ -20,6 +22,8 @@ class Input:
     units: list[Unit]
     until: float
     absences: list[tuple[str, float, float]] = field(default_factory=list)
+    begin: float | None = None
+    """The begin of the simulated time; without it the first arrival."""
 
 
 def compare(
@@ -30,15 +34,35 @@ def compare(
     """Return the outcome of each run, in their order; `progress` gets the name and the share that is done."""
     if workers <= 1 or len(runs) == 1:
         return [simulate(*run, lambda share, name=run[0].name: progress(name, share)) for run in runs]  # type: ignore[misc]
-    with ProcessPoolExecutor(min(workers, len(runs)), mp_context=get_context("spawn")) as pool:
-        futures: dict[Future[Outcome], str] = {pool.submit(simulate, *run): run[0].name for run in runs}
-        for done in as_completed(futures):
-            progress(futures[done], 1.0)
+    context = get_context("spawn")
+    shares: Queue[tuple[str, float]] = context.Queue()
+    with ProcessPoolExecutor(min(workers, len(runs)), context, _report_to, (shares,)) as pool:
+        futures = [pool.submit(_simulate_elsewhere, *run) for run in runs]
+        while not all(future.done() for future in futures):
+            with suppress(Empty):
+                progress(*shares.get(timeout=0.2))
+        with suppress(Empty):
+            while True:
+                progress(*shares.get(timeout=0.2))
         return [future.result() for future in futures]
+
+
+_shares: "Queue[tuple[str, float]]"
+"""In a process of the pool: where it reports how far it is."""
+
+
+def _report_to(shares: "Queue[tuple[str, float]]") -> None:
+    global _shares
+    _shares = shares
+
+
+def _simulate_elsewhere(scenario: Scenario, given: Input) -> Outcome:
+    return simulate(scenario, given, lambda share: _shares.put((scenario.name, share)))
 
 
 def simulate(
     scenario: Scenario, given: Input, progress: Callable[[float], None] = lambda share: None
 ) -> Outcome:
     """Run one scenario."""
-    return Simulation(given.nodes, given.units, scenario, given.until, given.absences).run(progress)
+    run = Simulation(given.nodes, given.units, scenario, given.until, given.absences, given.begin)
+    return run.run(progress)

@@ -47,8 +47,9 @@ class Simulation:
         scenario: Scenario,
         until: float,
         absences: Iterable[tuple[str, float, float]] = (),
+        begin: float | None = None,
     ) -> None:
-        """`absences` are nodes and the times between which they are not there."""
+        """`absences` are nodes and the times between which they are not there; it begins with the first arrival by default."""
         self._coming = sorted(units, key=lambda unit: (unit.arrives, unit.number), reverse=True)
         self._scenario = scenario
         self._until = until
@@ -74,7 +75,8 @@ class Simulation:
         self._fresh: list[Unit] = []
         self._refused: set[object] = set()
         """What does not fit since GPUs last became free: request, members and the reservations to ignore."""
-        self.now = self._coming[-1].arrives if self._coming else 0.0
+        first = self._coming[-1].arrives if self._coming else 0.0
+        self.now = first if begin is None else begin
         self._used_until = self.now
         self._recorder = Recorder(nodes, scenario, self.fleet, demand, self.now, until)
         self.observe: Callable[[float], None] = lambda now: None

@@ -61,6 +61,14 @@ def started_units(
     ]
 
 
+def ended_units(allocations: Iterable[AllocationPeriod], since: float, until: float) -> list[Unit]:
+    """Return the units whose last pod ended in a span of time, in the order of their ends."""
+    pods = _pods(allocations, since, until)
+    gangs = [gang for gang in _gangs(pods) if max(pod.end for pod in gang) <= until]
+    gangs.sort(key=lambda gang: max(pod.end for pod in gang))
+    return [_unit(at, gang, 0.0, until, set()) for at, gang in enumerate(gangs)]
+
+
 @dataclass(frozen=True)
 class _Pod:
     uid: str

@@ -13,9 +13,17 @@ from gpufleet.simulation.unit import size_order
 _COLOURS = ("#1b6ac9", "#d1495b", "#2e933c", "#b8860b", "#6a4c93", "#00838f", "#8d6e63", "#546e7a")
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860, 260, 60, 20, 16, 34
 
+_COUNTS = tuple(digit * 10.0**power for power in range(8) for digit in (1, 2, 5))
+_TIMES = tuple(
+    seconds * many
+    for seconds, each in ((1, (1, 5, 15, 30)), (60, (1, 2, 5, 10, 15, 30)), (3600, (1, 2, 3, 6, 12)))
+    for many in each
+) + tuple(86400.0 * days for days in (1, 2, 5, 10, 20, 50, 100))
+"""Distances between the lines of a grid."""
+
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--text:light-dark(#222,#ddd)}
-body{font:14px/1.5 system-ui,sans-serif;max-width:920px;margin:2rem auto;padding:0 1rem;color:var(--text)}
+body{font:14px/1.5 system-ui,sans-serif;max-width:1060px;margin:2rem auto;padding:0 1rem;color:var(--text)}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line)}
 td:first-child,th:first-child{text-align:left}
@@ -25,10 +33,11 @@ h2{margin-top:2rem;font-size:1.1rem}.scroll{overflow-x:auto}
 """
 
 
-def page(outcomes: Sequence[Outcome], title: str) -> str:
-    """Return the HTML page."""
+def page(outcomes: Sequence[Outcome], title: str, note: str = "") -> str:
+    """Return the HTML page; `note` is a line under the title."""
     body = [
         f"<h1>{escape(title)}</h1>",
+        f"<p>{escape(note)}</p>" if note else "",
         _figures(outcomes),
         "<h2>GPUs allocated, %</h2>",
         _lines(outcomes, lambda sample: sample.allocated_percent, 100.0),
@@ -85,7 +94,9 @@ def _cells(values: Sequence[str]) -> str:
 def _lines(outcomes: Sequence[Outcome], value: Callable[[Sample], float], most: float | None = None) -> str:
     begin = min((outcome.begin for outcome in outcomes), default=0.0)
     end = max((outcome.end for outcome in outcomes), default=1.0)
-    top = most or max((value(s) for outcome in outcomes for s in outcome.samples), default=1.0) or 1.0
+    top = most or 4.0 * _step(
+        max((value(s) for each in outcomes for s in each.samples), default=0.0), _COUNTS
+    )
     parts = [*_grid(top), *_days(begin, end)]
     for number, outcome in enumerate(outcomes):
         points = " ".join(
@@ -109,7 +120,7 @@ def _bars(outcomes: Sequence[Outcome], part: int) -> str:
         for name in ordered
         for number, outcome in enumerate(outcomes)
     }
-    top = max((each["p95"] for each in found.values()), default=1.0) or 1.0
+    top = 4.0 * _step(max((each["p95"] for each in found.values()), default=0.0), _TIMES)
     parts = list(_grid(top, in_time=True))
     width = 1.0 / max(len(ordered), 1)
     bar = width * 0.8 / max(len(outcomes), 1)
@@ -146,6 +157,11 @@ def _grid(top: float, *, in_time: bool = False) -> list[str]:
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
         )
     return lines
+
+
+def _step(most: float, steps: Sequence[float]) -> float:
+    """Return the distance of the lines of a grid: the first of these steps of which four are enough."""
+    return next((step for step in steps if 4 * step >= most), most / 4)
 
 
 def _days(begin: float, end: float) -> list[str]:

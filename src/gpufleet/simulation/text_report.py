@@ -27,10 +27,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time span for readers: 42s, 12m, 3h20m, 2d4h."""
+    """Return a time span for readers: 42s, 2m10s, 12m, 3h20m, 2d4h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
+    if whole < 600 and whole % 60:
+        return f"{whole // 60}m{whole % 60:02}s"
     if whole < 3600:
         return f"{whole // 60}m"
     if whole < 86400:

@@ -6,12 +6,13 @@ import io
 import re
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import httpx
 import msgspec
 import pytest
-from tests.accounting.histories import HOUR, PLAN, Prometheus, Server, Time, World, pod
+from tests.accounting.histories import HOUR, PLAN, STEP, Prometheus, Server, Time, World, pod
 from tests.server.aggregation.test_aggregation import FIRST, START, get, rejection
 
 from gpufleet.accounting.fault_costs import Fault, FaultCosts, fault_costs
@@ -21,6 +22,7 @@ from gpufleet.client import types
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.node import FleetNode
 from gpufleet.model.statistics import UsageAmount, UsageSum, UsageTotals
+from gpufleet.model.workload import OwnerRef
 from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.routes.accounting.aggregation import aggregation_routes
@@ -73,6 +75,55 @@ async def test_a_report_of_one_namespace_has_its_workloads_only(http: httpx.Asyn
     assert sum(row["gpu_hours"] for row in groups) == report["totals"]["allocated_gpu_hours"] == 7.0
     assert report["totals"]["capacity_gpu_hours"] == whole["totals"]["capacity_gpu_hours"]
     assert {line["namespace"] for line in report["series"]["lines"]} == {"ml"}
+
+
+async def test_the_runs_of_a_workload_are_merged_whatever_number_of_groups_is_asked_for(store: Store) -> None:
+    world = World()
+    world.nodes["a"] = FleetNode(name="a", gpu_count=8, gpu_model="H200", created=HOUR - 9000.0)
+    for number in range(4):  # three runs of one job in one namespace, and one of the same name in another
+        job = OwnerRef(f"run-{number}", "Job", "train")
+        namespace = "ml" if number < 3 else "prod"
+        gpus = (number,)
+        world.pods[f"p{number}"] = pod(
+            f"p{number}", "a", 1, HOUR + 0.0, held=gpus, owner=job, namespace=namespace
+        )
+    world.pods["big"] = pod("big", "a", 2, HOUR + 0.0, held=(6, 7))
+    time = Time(HOUR + 0.0)
+    used = {("a", gpu, HOUR + minute * STEP): 10.0 * gpu for gpu in range(8) for minute in range(12)}
+    server = Server(world, store, Prometheus(used), time)
+    await server.round()
+    server.watch(HOUR + 3700.0)
+    await server.round()
+    transport = httpx.ASGITransport(create_app(Api(routes=report_routes(store, "prod", time))))
+    base = "http://127.0.0.1/api/v1/gpu-aggregation"
+    by_workload: dict[str, Any] = {"period": DAY, "group_by": "workload", "series": 2}
+    async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+        merged = await get(client, "/report", **by_workload, merge_runs="true", groups=1)
+        runs = await get(client, "/report", **by_workload, namespace="ml", workload="Job/train", groups=1)
+        paper = (
+            await client.get(
+                "/report",
+                params={**by_workload, "namespace": "ml", "workload": "Job/train", "format": "html"},
+            )
+        ).text
+        absent = await get(client, "/report", **by_workload, namespace="ml", workload="Job/none")
+        page = (
+            await client.get("/report", params={**by_workload, "merge_runs": "true", "format": "html"})
+        ).text
+    job, others = merged["rows"][:2]
+    assert (job["namespace"], job["name"], job["runs"], job["uid"]) == ("ml", "train", 3, "")
+    assert (job["gpu_hours"], job["avg_utilization"]) == (3.0, 10.0)
+    assert (others["name"], others["gpu_hours"]) == ("2 others", 3.0)
+    assert sum(merged["series"]["lines"][0]["gpu_hours"]) == 3.0
+    assert "ml/train (Job, 3 runs)" in page
+    assert "Runs of Job/train only." in paper
+    assert paper.count("ml/train (Job, run-") == 3
+    assert [row["name"] for row in runs["rows"][:2]] == ["train", "2 others"]
+    assert (runs["totals"]["allocated_gpu_hours"], runs["totals"]["avg_utilization"]) == (3.0, 10.0)
+    assert sum(row["gpu_hours"] for row in runs["rows"][:2]) == 3.0
+    assert [sum(line["gpu_hours"]) for line in runs["series"]["lines"]] == [1.0, 1.0, 1.0]
+    assert absent["totals"]["allocated_gpu_hours"] == 0.0
+    assert [row["row"] for row in absent["rows"]] == ["unattributed", "unallocated"]
 
 
 async def test_what_an_excluded_namespace_had_is_unattributed(http: httpx.AsyncClient) -> None:
@@ -163,7 +214,7 @@ async def test_groups_beyond_the_largest_are_one_row(http: httpx.AsyncClient) ->
     whole = await get(http, "/report", period=MONTH)
     short = await get(http, "/report", period=MONTH, groups=1)
     assert [row["row"] for row in short["rows"]] == ["group", "others", "unattributed", "unallocated"]
-    assert (short["rows"][1]["name"], short["rows"][1]["gpu_hours"]) == ("1 others", 2.0)
+    assert (short["rows"][1]["name"], short["rows"][1]["gpu_hours"]) == ("1 other", 2.0)
     assert short["totals"] == whole["totals"]
     for field in ("gpu_hours", "idle_gpu_hours", "cost"):
         assert sum(row[field] for row in short["rows"]) == sum(row[field] for row in whole["rows"])
@@ -196,6 +247,9 @@ async def test_a_month_without_data_is_an_empty_report(http: httpx.AsyncClient) 
         ({"period": MONTH, "group_by": "team"}, "label:KEY"),
         ({"period": MONTH, "group_by": "label:"}, "label:KEY"),
         ({"period": MONTH, "format": "pdf"}, "csv, html, json"),
+        ({"period": MONTH, "merge_runs": "true"}, "need group_by=workload"),
+        ({"period": MONTH, "group_by": "workload", "workload": "Job/train"}, "needs a namespace"),
+        ({"period": MONTH, "group_by": "workload", "workload": "train"}, "workload"),
     ],
 )
 async def test_an_invalid_report_is_rejected(
@@ -313,7 +367,7 @@ async def test_every_cost_has_the_configured_currency(store: Store, recorded: Se
         text = (await client.get("/report", params={"period": MONTH, "format": "csv"})).text
         assert {row["currency"] for row in csv.DictReader(io.StringIO(text))} == {"EUR"}
         page = (await client.get("/report", params={"period": MONTH, "format": "html"})).text
-        assert ">cost (EUR)<" in page
+        assert ">cost<br>(EUR)<" in page
 
 
 async def test_without_a_currency_costs_have_no_unit(http: httpx.AsyncClient) -> None:

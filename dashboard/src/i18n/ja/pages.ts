@@ -11,7 +11,7 @@ export default {
   Run: "実行",
   Status: "ステータス",
   GPUs: "GPU",
-  Duration: "時間",
+  Duration: "所要時間",
   "Last step": "最新ステップ",
   "Last loss": "最新の損失",
   Remove: "除外",
@@ -172,7 +172,7 @@ export default {
   "{n} workloads": "ワークロード{n}件",
   "start unknown": "開始時刻不明",
   "The GPU hours of a deleted workload are on the usage page.":
-    "削除されたワークロードのGPU時間は使用量のページにあります。",
+    "削除されたワークロードのGPU時間は使用状況のページにあります。",
   "Waiting for GPUs": "GPU待ち",
   View: "ビュー",
   "Find a workload": "ワークロードを検索",

@@ -5,6 +5,7 @@ export default {
   Explain: "理由を表示",
   "{n} nodes": "{n}ノード",
   "Ways to make it fit": "配置するための対処",
+  "Ways to make one of the pods fit": "1つのPodを配置するための対処",
   "By cause": "原因別",
   "By node": "ノード別",
   "By model": "モデル別",

@@ -15,6 +15,7 @@ export default {
   "saved view": "保存済みビュー",
   "Page not found": "ページが見つかりません",
   "Back to the overview": "概要に戻る",
+  "This server has no cluster {cluster}.": "このサーバーにクラスター{cluster}はありません。",
   Search: "検索",
   Pages: "ページ",
   "Use the light theme": "ライトテーマを使用",
@@ -106,7 +107,7 @@ export default {
   "{n} d": "{n}日",
   "Notifications, {count} new": "通知、新着{count}件",
   Notifications: "通知",
-  "Nothing to tell. Findings, budgets and the workloads that you follow appear here.":
+  "No notifications. Findings, budgets and the workloads that you follow appear here.":
     "通知はありません。検出事項、予算、フォロー中のワークロードがここに表示されます。",
   "The browser does not allow notifications of this page.":
     "ブラウザーがこのページの通知を許可していません。",

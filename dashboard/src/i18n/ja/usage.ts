@@ -33,7 +33,7 @@ export default {
   "{what} per day": "1日あたりの{what}",
   "{what} per hour": "1時間あたりの{what}",
   Forecast: "予測",
-  "GPUs that {who} will want, with a 90% interval": "{who}で必要になるGPU（90%区間付き）",
+  "GPUs wanted by {who}, with a 90% interval": "{who}で必要になるGPU（90%区間付き）",
   "This server has no forecasts": "このサーバーには予測データがありません",
   low: "下限",
   high: "上限",

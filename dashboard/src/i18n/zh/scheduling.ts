@@ -5,6 +5,7 @@ export default {
   Explain: "查看原因",
   "{n} nodes": "{n} 个节点",
   "Ways to make it fit": "可行的调整方法",
+  "Ways to make one of the pods fit": "单个 Pod 可行的调整方法",
   "By cause": "按原因",
   "By node": "按节点",
   "By model": "按型号",

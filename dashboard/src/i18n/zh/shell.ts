@@ -15,6 +15,7 @@ export default {
   "saved view": "已保存的视图",
   "Page not found": "页面不存在",
   "Back to the overview": "返回概览",
+  "This server has no cluster {cluster}.": "此服务器没有集群 {cluster}。",
   Search: "搜索",
   Pages: "页面",
   "Use the light theme": "使用浅色主题",
@@ -65,7 +66,7 @@ export default {
   Month: "月",
   Quarter: "季度",
   Year: "年",
-  "Age of reading": "读数新鲜度",
+  "Age of reading": "读数距今时间",
   Team: "团队",
   Workload: "工作负载",
   "GPU Utilization": "GPU 利用率",
@@ -101,7 +102,7 @@ export default {
   "{n} d": "{n} 天",
   "Notifications, {count} new": "通知，{count} 条新消息",
   Notifications: "通知",
-  "Nothing to tell. Findings, budgets and the workloads that you follow appear here.":
+  "No notifications. Findings, budgets and the workloads that you follow appear here.":
     "暂无通知。检测到的问题、预算和关注的工作负载会显示在这里。",
   "The browser does not allow notifications of this page.": "浏览器不允许此页面发送通知。",
   "Follow the jobs of a namespace": "关注某个命名空间的作业",

@@ -33,7 +33,7 @@ export default {
   "{what} per day": "{what}/天",
   "{what} per hour": "{what}/小时",
   Forecast: "预测",
-  "GPUs that {who} will want, with a 90% interval": "{who}：预计需要的 GPU，含 90% 区间",
+  "GPUs wanted by {who}, with a 90% interval": "{who}：预计需要的 GPU，含 90% 区间",
   "This server has no forecasts": "此服务器没有预测数据",
   low: "下限",
   high: "上限",

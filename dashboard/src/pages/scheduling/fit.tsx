@@ -29,6 +29,7 @@ export function FitForm(props: { query: Query }) {
   const grouping = (query["together"] ?? "contiguous") as GroupingName;
   const { cluster, model = "", cpu = "", memory = "", tolerate = "", from = "" } = query;
   const metadata = useResource<WorkloadMetadata>("api/workloadMetadata", { cluster });
+  const models = metadata.data?.models ?? [];
   const invalid = !isAmount(cpu) || !isAmount(memory);
   const fit = useResource<FitAnswer>(
     invalid ? null : "api/queue/fit",
@@ -62,7 +63,8 @@ export function FitForm(props: { query: Query }) {
           label={t("Model")}
           value={model}
           any={t("Any model")}
-          options={metadata.data?.models ?? []}
+          options={models}
+          words={Object.fromEntries(models.map((each) => [each, shortModel(each)]))}
           onChange={(value) => setQuery({ model: value || undefined })}
         />
         <Select
@@ -188,7 +190,7 @@ function Verdict(props: { answer: FitAnswer; gpus: number; pods: number; model: 
       </p>
       {answer.remedies.length > 0 && (
         <>
-          <h3>{t("Ways to make it fit")}</h3>
+          <h3>{pods > 1 ? t("Ways to make one of the pods fit") : t("Ways to make it fit")}</h3>
           <ul class="bullets">
             {answer.remedies.map((remedy) => (
               <li key={remedy}>{remedy}</li>

@@ -14,9 +14,28 @@ export interface BudgetLine {
   hours: number;
 }
 
-/** Return the budget that applies to a namespace; undefined if none does. */
+/** Return the namespaces whose use counts for the budget of a queue: a department has those of its queues, too. */
+export function namespacesOf(queue: Queue, queues: readonly Queue[]): string[] {
+  const members = queues.filter((each) => each === queue || each.parent === queue.name);
+  return members.flatMap((each) => each.namespaces);
+}
+
+/** Return whether a budget is used up; a hard one ends its units a little before 100%. */
+export function isUsedUp(queue: Queue): boolean {
+  const { budget } = queue;
+  if (!budget) return false;
+  const ended = queue.conditions.some(
+    (each) => each.type === "WithinBudget" && each.status === "False",
+  );
+  return ended || budget.used >= budget.total;
+}
+
+/** Return the budget that applies to a namespace, that of its queue first; undefined if none does. */
 export function budgetOf(queues: readonly Queue[], namespace: string): BudgetLine | undefined {
-  const queue = queues.find((each) => each.budget && each.namespaces.includes(namespace));
+  const limited = queues.filter((each) => each.budget);
+  const queue =
+    limited.find((each) => each.namespaces.includes(namespace)) ??
+    limited.find((each) => namespacesOf(each, queues).includes(namespace));
   if (!queue?.budget) return undefined;
   return {
     name: t("budget of queue {queue}", { queue: queue.name }),
@@ -49,10 +68,14 @@ export interface Spending {
 }
 
 /** Return when the rest of a budget will be used up; null without a forecast for its namespaces. */
-export function spendingOf(queue: Queue, forecast: Forecast, price: number): Spending | null {
-  const { budget } = queue;
+export function spendingOf(
+  budget: Queue["budget"],
+  namespaces: readonly string[],
+  forecast: Forecast,
+  price: number,
+): Spending | null {
   const groups = forecast.data.filter(
-    (group) => queue.namespaces.includes(group.name) && group.points.length,
+    (group) => namespaces.includes(group.name) && group.points.length,
   );
   if (!budget || !groups.length) return null;
   const perHour = budget.unit === "cost" ? price : 1;

@@ -5,7 +5,7 @@ import { t } from "../../i18n/text";
 import { useSession } from "../../state/session";
 import { Card, Meter } from "../../ui/components";
 import { NONE, count, list, money, weekday } from "../../ui/format";
-import { priceOf, spendingOf } from "./budget";
+import { isUsedUp, namespacesOf, priceOf, spendingOf } from "./budget";
 import { Table } from "../../ui/table";
 
 type Queue = QueueList["data"][number];
@@ -34,7 +34,12 @@ export function Budgets(props: {
           </thead>
           <tbody>
             {shown.map((queue) => (
-              <BudgetRow key={queue.name} queue={queue} {...props} />
+              <BudgetRow
+                key={queue.name}
+                queue={queue}
+                namespaces={namespacesOf(queue, props.queues)}
+                {...props}
+              />
             ))}
           </tbody>
         </Table>
@@ -43,7 +48,15 @@ export function Budgets(props: {
   );
 }
 
-function BudgetRow(props: { queue: Queue; forecast: Forecast | undefined; report: Report }) {
+interface RowProps {
+  queue: Queue;
+  /** Those whose use counts. */
+  namespaces: readonly string[];
+  forecast: Forecast | undefined;
+  report: Report;
+}
+
+function BudgetRow(props: RowProps) {
   const { queue } = props;
   const { budget } = queue;
   if (!budget) return null;
@@ -55,7 +68,7 @@ function BudgetRow(props: { queue: Queue; forecast: Forecast | undefined; report
     <tr>
       <td class="name">
         {queue.name}
-        <div class="muted small">{list(queue.namespaces)}</div>
+        <div class="muted small">{list(props.namespaces)}</div>
       </td>
       <td>
         {periodText(budget.period)}
@@ -76,13 +89,12 @@ function BudgetRow(props: { queue: Queue; forecast: Forecast | undefined; report
   );
 }
 
-function UsedUp(props: { queue: Queue; forecast: Forecast | undefined; report: Report }) {
+function UsedUp(props: RowProps) {
   const { zone } = useSession();
   const { budget } = props.queue;
-  if (budget && budget.used >= budget.total)
-    return <strong class="failed-words">{t("now")}</strong>;
-  const price = priceOf(props.report, props.queue.namespaces);
-  const found = props.forecast && spendingOf(props.queue, props.forecast, price);
+  if (isUsedUp(props.queue)) return <strong class="failed-words">{t("now")}</strong>;
+  const price = priceOf(props.report, props.namespaces);
+  const found = props.forecast && spendingOf(budget, props.namespaces, props.forecast, price);
   if (!found) return <>{NONE}</>;
   const renewed = budget?.renewedAt ? Date.parse(budget.renewedAt) : Infinity;
   if (found.at !== null && found.at < renewed)

@@ -31,23 +31,19 @@ export function UsageChart(props: {
   metric: Metric;
   mode: Mode;
   budget: BudgetLine | undefined;
-  /** Keep only lines for which this is true. */
-  only?: ((name: string) => boolean) | undefined;
 }) {
   const { report, before, metric, mode } = props;
   const { theme, zone } = useSession();
   const daily = report.series?.step === "day";
   const lines = useMemo(() => {
-    const found = stackedLines(report, metric).filter(
-      (line) => !props.only || props.only(line.name),
-    );
+    const found = stackedLines(report, metric);
     return mode === "sum" ? cumulative(found) : found;
-  }, [report, metric, mode, props.only]);
+  }, [report, metric, mode]);
   const overlays = useMemo(() => {
     const shift = startOf(props.days.first, zone) - startOf(props.daysBefore.first, zone);
     const ends = axisOf(props.days, daily, zone);
     const found: Overlay[] = [];
-    if (before?.series && !props.only && (mode === "time" || isComplete(before))) {
+    if (before?.series && (mode === "time" || isComplete(before))) {
       const total = { name: BEFORE, points: totalLine(stackedLines(before, metric)) };
       const [line] = mode === "sum" ? cumulative([total]) : [total];
       const points = (line?.points ?? [])

@@ -24,7 +24,7 @@ export function ForecastCard(props: {
   return (
     <Card
       title={t("Forecast")}
-      note={t("GPUs that {who} will want, with a 90% interval", { who: props.of })}
+      note={t("GPUs wanted by {who}, with a 90% interval", { who: props.of })}
     >
       <Loaded of={props.forecast} missing={t("This server has no forecasts")}>
         {(data) => (

@@ -2,18 +2,19 @@
 // compared with the days before, with budgets and a forecast. A namespace opens its workloads, a workload its runs.
 import { useMemo } from "preact/hooks";
 import { addressOf, type Params } from "../../api/client";
-import type { Forecast, QueueList, Report } from "../../api/types";
+import type { Forecast, QueueList, Report, ReportRow } from "../../api/types";
 import { teamColours } from "../../charts/colours";
 import { Treemap } from "../../charts/treemap";
 import { groupText } from "../../i18n/states";
 import { t } from "../../i18n/text";
 import { useResource, type Resource } from "../../state/resource";
-import { setQuery } from "../../state/route";
+import { pageOf, setQuery } from "../../state/route";
 import { useSession } from "../../state/session";
 import { parseSort } from "../../state/sort";
 import { Card, Empty, Loaded, PageHead } from "../../ui/components";
 import { count, money } from "../../ui/format";
 import { Icon } from "../../ui/icons";
+import { useTitle } from "../../ui/title";
 import { dayOf, daysBefore, formatDays, periodOf, problemOf, zoneName, type Days } from "../period";
 import { allocatedRows, coverageText } from "../report";
 import { Waste } from "../waste";
@@ -25,21 +26,18 @@ import { Crumbs, Grouping, PeriodChoice } from "./head";
 import { usePrintedReport } from "./printed";
 import {
   daysOf,
-  mergedRuns,
+  groupOf,
   rowName,
+  runsOf,
   valueOf,
   workloadKey,
-  type Group,
   type Metric,
   type Query,
-  type UsageRow,
 } from "./query";
 import { UsageTable } from "./table";
 import { Totals } from "./totals";
 
 const LINES = 7;
-/** The runs of one workload are found among more lines. */
-const MOST_LINES = 50;
 const MAX_GROUPS = 500;
 const MOST_TILES = 60;
 const REPORT = "api/v1/gpu-aggregation/report";
@@ -47,9 +45,9 @@ const UNAVAILABLE = t("This server has no hourly statistics");
 
 export function UsagePage(props: { query: Query }) {
   const { query } = props;
-  const { cluster, ns } = query;
+  const { cluster, ns, name } = query;
   const { zone } = useSession();
-  const by = (ns ? "workload" : (query["by"] ?? "namespace")) as Group;
+  const by = ns ? "workload" : groupOf(query);
   const days = daysOf(query, zone); // on every render: the day changes at midnight
   const problem = problemOf(days);
   const labelled = by === "label" || by === "annotation";
@@ -63,12 +61,13 @@ export function UsagePage(props: { query: Query }) {
     namespace: ns,
     zone: zoneName(zone),
     group_by: labelled ? `${by}:${key}` : by,
+    merge_runs: by === "workload" && !name ? "true" : undefined,
+    workload: ns && name,
   };
-  const series = query["name"] ? MOST_LINES : LINES;
   const path = problem || (labelled && !key) ? null : REPORT;
   const report = useResource<Report>(
     path,
-    { ...params, period: periodOf(days), series, groups: MAX_GROUPS },
+    { ...params, period: periodOf(days), series: LINES, groups: MAX_GROUPS },
     { every: 300_000 },
   );
   const earlier = problem ? days : daysBefore(days);
@@ -77,12 +76,12 @@ export function UsagePage(props: { query: Query }) {
     { ...params, period: periodOf(earlier), series: LINES, groups: MAX_GROUPS },
     { every: 600_000 },
   );
-  const name = zoneName(zone) ?? "UTC";
   const printed = { ...params, period: periodOf(days), groups: MAX_GROUPS, format: "html" };
+  useTitle([name?.split("/").slice(1).join("/"), ns, t("Usage")].filter(Boolean).join(" · "));
   const print = usePrintedReport(path && addressOf(path, printed), report.data);
   return (
     <>
-      <PageHead title={t("Usage")} sub={subtitle(days, name, report.data)}>
+      <PageHead title={t("Usage")} sub={subtitle(days, zoneName(zone) ?? "UTC", report.data)}>
         <Grouping by={by} keys={labelled ? keys.data : undefined} chosen={key} />
         <PeriodChoice query={query} days={days} />
         <button class="button" onClick={() => print()}>
@@ -111,7 +110,7 @@ export function UsagePage(props: { query: Query }) {
           {(data) => (
             <UsageReport
               report={data}
-              before={before.data?.hours_accounted ? before.data : undefined}
+              before={before.data && comparable(before.data) ? before.data : undefined}
               heading={labelled ? key : by}
               params={{ ...params, period: periodOf(days) }}
               query={query}
@@ -131,6 +130,11 @@ export function UsagePage(props: { query: Query }) {
       )}
     </>
   );
+}
+
+/** Return whether enough of a period was observed to compare with it. */
+function comparable(report: Report): boolean {
+  return report.hours_accounted >= report.hours_in_period / 2;
 }
 
 /** Return the report, or why its keys could not be read. */
@@ -175,16 +179,7 @@ function UsageReport(props: {
   const metric = metricOf(query, report);
   // All groups get their colours together, so that they do not depend on which are the largest.
   if (heading !== "workload") teamColours(report.rows.map(rowName));
-  const rows = useMemo(() => {
-    const held = allocatedRows(report);
-    if (name)
-      return held.filter((row) => workloadKey(row) === name).map((row) => ({ ...row, runs: 1 }));
-    return mergedRuns(held);
-  }, [report, name]);
-  const only = useMemo(() => {
-    const run = name?.split("/").slice(1).join("/");
-    return run ? (line: string) => line === run || line.includes(`/${run}`) : undefined;
-  }, [name]);
+  const rows = useMemo(() => allocatedRows(report), [report]);
   if (!report.hours_accounted) {
     return (
       <Card>
@@ -208,7 +203,6 @@ function UsageReport(props: {
           metric={metric}
           mode={query["mode"] === "sum" ? "sum" : "time"}
           budget={ns ? budgetOf(list, ns) : undefined}
-          only={only}
         />
       </div>
       {!name && (
@@ -233,15 +227,15 @@ function UsageReport(props: {
               : t("{title} by {group}", { title: t("GPU hours"), group: groupText(heading) })
           }
           flush
-          csv={name ? undefined : addressOf(REPORT, { ...props.params, format: "csv" })}
+          csv={addressOf(REPORT, { ...props.params, format: "csv" })}
         >
           <UsageTable
-            report={name ? totalsOf(report, rows) : report}
+            report={report}
             rows={rows}
             before={heading === "workload" ? undefined : props.before}
             heading={name ? "run" : heading}
             sort={parseSort(query["sort"], "-hours")}
-            page={Number(query["page"] ?? "1")}
+            page={pageOf(query["page"])}
             open={(row) => opener(row, query)}
           />
         </Card>
@@ -257,36 +251,17 @@ function metricOf(query: Query, report: Report): Metric {
 }
 
 /** Return what a click on a row opens: the workloads of a namespace, or the runs of a workload. */
-function opener(row: UsageRow, query: Query): (() => void) | undefined {
+function opener(row: ReportRow, query: Query): (() => void) | undefined {
   if (row.row !== "group") return undefined;
-  const by = query["by"] ?? "namespace";
-  if (!row.kind && !query["ns"] && by === "namespace")
+  if (!row.kind && !query["ns"] && groupOf(query) === "namespace")
     return () => setQuery({ ns: row.name, page: undefined, sort: undefined }, true);
-  if (row.kind && row.runs > 1)
+  if (row.kind && runsOf(row) > 1)
     return () => setQuery({ ns: row.namespace, name: workloadKey(row), page: undefined }, true);
   return undefined;
 }
 
-/** Return the report with the totals of some rows only. */
-function totalsOf(report: Report, rows: readonly UsageRow[]): Report {
-  const sum = mergedRuns(rows.map((row) => ({ ...row, uid: "" })))[0];
-  if (!sum) return report;
-  return {
-    ...report,
-    totals: {
-      ...report.totals,
-      allocated_gpu_hours: sum.gpu_hours,
-      idle_gpu_hours: sum.idle_gpu_hours,
-      avg_utilization: sum.avg_utilization,
-      cost: sum.cost,
-      energy_kwh: sum.energy_kwh,
-      allocation_rate: sum.share,
-    },
-  };
-}
-
 function Shares(props: {
-  rows: UsageRow[];
+  rows: ReportRow[];
   report: Report;
   metric: Metric;
   heading: string;

@@ -2,6 +2,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import { readText } from "../../api/client";
 import type { Report } from "../../api/types";
+import { isKnownTeam, teamColours } from "../../charts/colours";
 
 /**
  * Keep the report at `address` in the document, visible on paper only, and return a function that prints it. It is
@@ -30,6 +31,22 @@ export function usePrintedReport(
   return () => loading.current.then(() => window.print());
 }
 
+/** Give the groups of a report the colours that they have on the page. */
+function recolour(report: Document): void {
+  const keys = [...report.querySelectorAll(".legend li")].map((item) => ({
+    name: item.textContent?.trim() ?? "",
+    colour: item.querySelector("rect")?.getAttribute("fill") ?? "",
+  }));
+  const own = teamColours(keys.map(({ name }) => name).filter(isKnownTeam), "light");
+  const changed = new Map(
+    keys.flatMap(({ name, colour }) => (own.has(name) ? [[colour, own.get(name) ?? ""]] : [])),
+  );
+  for (const shape of report.querySelectorAll("svg [fill]")) {
+    const colour = changed.get(shape.getAttribute("fill") ?? "");
+    if (colour) shape.setAttribute("fill", colour);
+  }
+}
+
 /** Add a report to the document and return a function that removes it. */
 function insert(text: string): () => void {
   // Inline styles are not allowed on this page, style sheets made by scripts are.
@@ -42,6 +59,7 @@ function insert(text: string): () => void {
   });
   const [paper, ...inside] = sheets;
   const parsed = new DOMParser().parseFromString(content, "text/html");
+  recolour(parsed);
   const host = document.createElement("div");
   host.className = "printed-report";
   const root = host.attachShadow({ mode: "open" });

@@ -40,6 +40,11 @@ export function daysOf(query: Query, zone: Zone, now = Date.now()): Days {
   return period === "dates" ? { first: from ?? week.first, last: to ?? week.last } : week;
 }
 
+/** Return what a query groups by. */
+export function groupOf(query: Query): Group {
+  return GROUPS.find(([name]) => name === query["by"])?.[0] ?? "namespace";
+}
+
 /** Return the name of a group; a label without a value has none. */
 export function rowName(row: { name: string }): string {
   return row.name || t("none");
@@ -55,37 +60,7 @@ export function workloadKey(row: { kind: string; name: string }): string {
   return `${row.kind}/${row.name}`;
 }
 
-/** A row of the table: a group, a workload with several runs, or one run. */
-export interface UsageRow extends ReportRow {
-  runs: number;
-}
-
-/** Merge the runs of each workload, weighting utilization by GPU hours. */
-export function mergedRuns(rows: readonly ReportRow[]): UsageRow[] {
-  const found = new Map<string, UsageRow>();
-  for (const row of rows) {
-    const key = `${row.row} ${row.namespace} ${workloadKey(row)}`;
-    const known = found.get(key);
-    found.set(key, known && row.kind ? added(known, row) : { ...row, runs: 1 });
-  }
-  return [...found.values()];
-}
-
-function added(sum: UsageRow, row: ReportRow): UsageRow {
-  const hours = sum.gpu_hours + row.gpu_hours;
-  const known = [sum, row].filter((each) => each.avg_utilization !== null);
-  const weight = known.reduce((all, each) => all + each.gpu_hours, 0);
-  const used = known.reduce((all, each) => all + each.gpu_hours * (each.avg_utilization ?? 0), 0);
-  const metered = sum.energy_kwh !== null || row.energy_kwh !== null;
-  return {
-    ...sum,
-    uid: "",
-    runs: sum.runs + 1,
-    gpu_hours: hours,
-    idle_gpu_hours: sum.idle_gpu_hours + row.idle_gpu_hours,
-    avg_utilization: weight ? used / weight : null,
-    cost: sum.cost + row.cost,
-    energy_kwh: metered ? (sum.energy_kwh ?? 0) + (row.energy_kwh ?? 0) : null,
-    share: sum.share + row.share,
-  };
+/** Return how many runs of a workload a row has. */
+export function runsOf(row: ReportRow): number {
+  return row.runs ?? 1;
 }

@@ -7,12 +7,12 @@ import { sorted, type Sort } from "../../state/sort";
 import { Pager } from "../../ui/components";
 import { decimal, percent, shortUid, withUnit } from "../../ui/format";
 import { SortHead } from "../../ui/sort";
-import { GROUPS, rowName, workloadKey, type UsageRow } from "./query";
+import { GROUPS, rowName, runsOf, workloadKey } from "./query";
 import { Table } from "../../ui/table";
 
 const SIZE = 20;
 
-const VALUES: Record<string, (row: UsageRow) => string | number | null> = {
+const VALUES: Record<string, (row: ReportRow) => string | number | null> = {
   name: (row) => row.name,
   hours: (row) => row.gpu_hours,
   utilization: (row) => row.avg_utilization,
@@ -23,14 +23,14 @@ const VALUES: Record<string, (row: UsageRow) => string | number | null> = {
 
 export function UsageTable(props: {
   report: Report;
-  rows: UsageRow[];
+  rows: ReportRow[];
   /** Rows of the period before, for the change of each group. */
   before: Report | undefined;
   heading: string;
   sort: Sort;
   page: number;
   /** Open the workloads of a group, or the runs of a workload. */
-  open: (row: UsageRow) => (() => void) | undefined;
+  open: (row: ReportRow) => (() => void) | undefined;
 }) {
   const { report, sort } = props;
   const { totals } = report;
@@ -122,7 +122,7 @@ function keyOf(row: ReportRow): string {
 
 /** Return the change of the GPU hours per observed hour. */
 function changeOf(
-  row: UsageRow,
+  row: ReportRow,
   earlier: ReportRow | undefined,
   of: { report: Report; before: Report | undefined },
 ): string {
@@ -133,7 +133,7 @@ function changeOf(
   return `${change < 0 ? "−" : "+"}${percent(Math.abs(change), 1)}`;
 }
 
-function RowName(props: { row: UsageRow; open: (() => void) | undefined }) {
+function RowName(props: { row: ReportRow; open: (() => void) | undefined }) {
   const { row, open } = props;
   if (row.row === "unattributed") return <span class="muted">{t("unattributed")}</span>;
   if (row.row === "others")
@@ -154,8 +154,8 @@ function RowName(props: { row: UsageRow; open: (() => void) | undefined }) {
       {opened}
       <div class="muted small">
         {row.namespace} · {row.kind}
-        {row.runs > 1
-          ? ` · ${t("{n} runs", { n: row.runs })}`
+        {runsOf(row) > 1
+          ? ` · ${t("{n} runs", { n: runsOf(row) })}`
           : row.uid
             ? ` · ${shortUid(row.uid)}`
             : ""}

@@ -32,16 +32,21 @@ WHERE type = $4 AND key = $5 ORDER BY allocated DESC, value
 """  # noqa: S608
 # A workload whose labels changed has several members; merge them.
 _WORKLOADS = f"""
-SELECT w.name, n.name AS namespace, k.name AS kind, uid, sum(allocated) AS allocated, sum(idle) AS idle,
+SELECT w.name, n.name AS namespace, k.name AS kind, {{uid}}, sum(allocated) AS allocated, sum(idle) AS idle,
     sum(cost) AS cost, sum(energy) AS energy, sum(measured) AS measured, sum(used) AS used
 FROM ({_SUM}) AS s
 JOIN workload AS w ON w.id = member JOIN namespace_name AS n ON n.id = w.namespace
 JOIN kind_name AS k ON k.id = w.kind
-WHERE $4::text[] IS NULL OR n.name = ANY($4)
-GROUP BY n.name, k.name, w.name, uid
+WHERE ($4::text[] IS NULL OR n.name = ANY($4)) AND ($5::text IS NULL OR (k.name, w.name) = ($5, $6))
+GROUP BY n.name, k.name, w.name
 """  # noqa: S608
-_BY_ALLOCATED = f"{_WORKLOADS} ORDER BY sum(allocated) DESC, n.name, k.name, w.name, uid"
-_BY_IDLE = f"{_WORKLOADS} HAVING sum(idle) > 0 ORDER BY sum(idle) DESC, n.name, k.name, w.name, uid"
+_RUNS = _WORKLOADS.replace("{uid}", "uid") + ", uid"
+_MERGED = _WORKLOADS.replace(
+    "{uid}", "CASE WHEN count(DISTINCT uid) = 1 THEN min(uid) ELSE '' END AS uid, count(DISTINCT uid) AS runs"
+)
+_RUNS_BY_ALLOCATED = f"{_RUNS} ORDER BY sum(allocated) DESC, n.name, k.name, w.name, uid"
+_MERGED_BY_ALLOCATED = f"{_MERGED} ORDER BY sum(allocated) DESC, n.name, k.name, w.name"
+_BY_IDLE = f"{_RUNS} HAVING sum(idle) > 0 ORDER BY sum(idle) DESC, n.name, k.name, w.name, uid"
 # The capacity of an hour is an integer of GPU-milliseconds, so the sum is exact.
 _TOTALS = f"""
 SELECT s.*, (SELECT sum(round(capacity * {HOUR_MS})::numeric) FROM cluster_hour
@@ -96,10 +101,22 @@ class UsageSums:
         return await self._sums(_LABELS, "label", cluster, first, after, type_, key)
 
     async def by_workload(
-        self, cluster: str, first: int, after: int, namespaces: Namespaces = None
+        self,
+        cluster: str,
+        first: int,
+        after: int,
+        namespaces: Namespaces = None,
+        *,
+        merge_runs: bool = False,
+        only: tuple[str, str] | None = None,
     ) -> list[UsageSum]:
-        """Return the sums of each workload, the largest first."""
-        return await self._sums(_BY_ALLOCATED, "workload", cluster, first, after, namespaces)
+        """Return the sums of each run of each workload, the largest first.
+
+        With `merge_runs`, the runs with the same kind and name are one. `only` is a kind and a name.
+        """
+        query = _MERGED_BY_ALLOCATED if merge_runs else _RUNS_BY_ALLOCATED
+        kind, name = only or (None, None)
+        return await self._sums(query, "workload", cluster, first, after, namespaces, kind, name)
 
     async def idle_workloads(
         self,
@@ -111,10 +128,10 @@ class UsageSums:
         namespaces: Namespaces = None,
     ) -> tuple[int, list[UsageSum]]:
         """Return how many workloads held idle GPUs, and one page of them, the most idle first."""
-        query = f"SELECT *, count(*) OVER () AS total FROM ({_BY_IDLE}) AS found LIMIT $5 OFFSET $6"  # noqa: S608
+        query = f"SELECT *, count(*) OVER () AS total FROM ({_BY_IDLE}) AS found LIMIT $7 OFFSET $8"  # noqa: S608
         query = query.format(rows=usage_rows("workload", first, after))
         number = await self._clusters.id_of(cluster)
-        rows = await self._database.fetch(query, number, first, after, namespaces, limit, offset)
+        rows = await self._database.fetch(query, number, first, after, namespaces, None, None, limit, offset)
         if not rows and offset:
             return (await self.idle_workloads(cluster, first, after, 1, 0, namespaces))[0], []
         return (rows[0]["total"] if rows else 0), [_sum(row) for row in rows]
@@ -144,7 +161,7 @@ class UsageSums:
 
 
 def _sum(row: asyncpg.Record) -> UsageSum:
-    owner = {name: row[name] for name in ("namespace", "kind", "uid") if name in row}
+    owner = {name: row[name] for name in ("namespace", "kind", "uid", "runs") if name in row}
     return UsageSum(name=row["name"], **owner, **_amounts(row))
 
 

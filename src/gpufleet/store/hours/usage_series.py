@@ -35,14 +35,17 @@ JOIN label_name ON id = member WHERE cluster = $1 AND value = ANY($4::text[]) AN
 """
 # A workload whose labels changed has several members; merge them.
 _WORKLOAD = """
-SELECT hour, n.name AS namespace, k.name AS kind, w.name, uid, sum(allocated) AS allocated, sum(cost) AS cost,
+SELECT hour, n.name AS namespace, k.name AS kind, w.name, {uid} AS uid, sum(allocated) AS allocated, sum(cost) AS cost,
     sum(energy) AS energy
 FROM (SELECT hour, {member} AS member, allocated, cost, energy FROM {rows}) AS r
 JOIN workload AS w ON w.id = member JOIN namespace_name AS n ON n.id = w.namespace
 JOIN kind_name AS k ON k.id = w.kind
-WHERE w.cluster = $1 AND w.name = ANY($4::text[]) AND uid = ANY($5::text[])
-GROUP BY hour, n.name, k.name, w.name, uid
+WHERE w.cluster = $1 AND (n.name, k.name, w.name) IN (SELECT * FROM unnest($4::text[], $5::text[], $6::text[]))
 """
+_RUNS = (
+    _WORKLOAD.replace("{uid}", "uid") + "AND uid = ANY($7::text[]) GROUP BY hour, n.name, k.name, w.name, uid"
+)
+_MERGED = _WORKLOAD.replace("{uid}", "''") + "GROUP BY hour, n.name, k.name, w.name"
 
 
 class UsageSeries:
@@ -80,12 +83,16 @@ class UsageSeries:
     ) -> dict[GroupKey, dict[int, UsageAmount]]:
         """Return the same for each of `groups`."""
         names = [group.name for group in groups]
-        params: list[list[str] | list[int] | str]
+        params: Sequence[list[str] | list[int] | str]
         span = (await self._clusters.id_of(cluster), first, after)
         if by == "namespace":
             query, params = _NAMESPACE, [names]
         elif by == "workload":
-            query, params = _WORKLOAD, [names, [group.uid for group in groups]]
+            owners = [[group.namespace for group in groups], [group.kind for group in groups], names]
+            merged = any(group.runs for group in groups)
+            query, params = (
+                (_MERGED, owners) if merged else (_RUNS, [*owners, [group.uid for group in groups]])
+            )
         else:
             query, params = _LABEL, [names, by, key]
         table = by if by in ("namespace", "workload") else "label"

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
 from typing import Annotated, Literal
 
 import msgspec
@@ -26,7 +27,7 @@ from gpufleet.accounting.report_series import ReportSeries, by_day, report_serie
 from gpufleet.errors import InvalidRequest
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.namespaces import Namespaces, is_visible
-from gpufleet.model.statistics import UsageSum
+from gpufleet.model.statistics import UsageAmount, UsageSum
 from gpufleet.server.csv import as_csv, wants_csv
 from gpufleet.server.http.answers import Raw
 from gpufleet.server.http.request_context import RequestContext
@@ -73,6 +74,18 @@ class ReportParams(msgspec.Struct):
     cluster: ClusterName = ""
     zone: ZoneName = "UTC"
     namespace: Annotated[str, Meta(max_length=253, description="Usage of this namespace only.")] = ""
+    merge_runs: Annotated[
+        bool,
+        Meta(description="With group_by=workload: one row for all runs with the same kind and name."),
+    ] = False
+    workload: Annotated[
+        str,
+        Meta(
+            pattern=r"^$|^[^/]+/.+$",
+            max_length=400,
+            description="With group_by=workload and a namespace: runs of this kind and name only, such as Job/train.",
+        ),
+    ] = ""
     groups: Annotated[
         int,
         Meta(ge=0, le=100_000, description="Number of largest groups; the rest is one row. 0: all."),
@@ -134,6 +147,10 @@ def report_routes(
         cluster = await cluster_name(store, default_cluster, query.cluster)
         if query.namespace:
             namespaces = frozenset({query.namespace} if is_visible(namespaces, query.namespace) else ())
+        if (query.workload or query.merge_runs) and query.group_by != "workload":
+            raise InvalidRequest("parameters workload and merge_runs need group_by=workload")
+        if query.workload and not query.namespace:
+            raise InvalidRequest("parameter workload needs a namespace")
         format = query.format or _format(context.accept)
         made = await build_report(
             store,
@@ -144,12 +161,14 @@ def report_routes(
             namespaces,
             limit=query.groups or None,
             series=query.series or (CHART_LINES if format == "html" else 0),
+            merge_runs=query.merge_runs,
+            workload=query.workload,
         )
         if namespaces is None and (costs := (faults or {}).get(cluster)) is not None:
             start, end = period.start.timestamp(), min(period.end.timestamp(), now())
             made = msgspec.structs.replace(made, faults=costs(start, max(start, end)))
         if format == "html":
-            return Raw(render_report(made, namespaces, zone).encode(), "text/html")
+            return Raw(render_report(made, namespaces, zone, query.workload).encode(), "text/html")
         if format == "csv":
             return Raw(as_csv(msgspec.json.encode(made.rows)) or b"", "text/csv")
         return made
@@ -180,6 +199,10 @@ def _midnight(at: float, zone: tzinfo, days: int = 0) -> int:
     return int((day + timedelta(days=days)).timestamp()) // 3600
 
 
+_AMOUNTS = ("allocated", "idle", "cost", "energy", "utilization")
+_UNUSED = UsageSum(name="", allocated=0, idle=0, cost=Decimal(0), utilization=None)
+
+
 async def build_report(
     store: Store,
     cluster: str,
@@ -190,27 +213,35 @@ async def build_report(
     *,
     limit: int | None = None,
     series: int = 0,
+    merge_runs: bool = False,
+    workload: str = "",
 ) -> Report:
-    """Return the report of a cluster: the largest `limit` groups, and so many of them over time."""
+    """Return the report of a cluster: the largest `limit` groups, and so many of them over time.
+
+    With `merge_runs`, the runs of a workload are one group; `workload` is the kind and name of the only one.
+    """
     grouping = grouping_of(group_by)
-    totals = await store.usage.totals(cluster, period.first, period.after, namespaces)
-    groups = await _groups(store, cluster, period.first, period.after, grouping, namespaces)
+    span = (cluster, period.first, period.after)
+    totals = await store.usage.totals(*span, namespaces)
+    whole = None
+    if grouping.by == "workload":
+        kind, _, name = workload.partition("/")
+        only = (kind, name) if workload else None
+        groups = await store.usage.by_workload(*span, namespaces, merge_runs=merge_runs, only=only)
+        if only:
+            found = await store.usage.by_workload(*span, namespaces, merge_runs=True, only=only)
+            whole = found[0] if found else _UNUSED
+            totals = msgspec.structs.replace(totals, **{part: getattr(whole, part) for part in _AMOUNTS})
+    elif grouping.by == "namespace":
+        groups = await store.usage.by_namespace(*span, namespaces)
+    else:
+        groups = await store.usage.by_label(*span, grouping.by, grouping.key, namespaces)
     limited = namespaces is not None
     made = report(cluster, period, group_by, totals, groups, limit, currency, limited=limited)
     if not series:
         return made
-    lines = await _series(store, cluster, period, grouping, groups[:series], namespaces)
+    lines = await _series(store, cluster, period, grouping, groups[:series], namespaces, whole)
     return msgspec.structs.replace(made, series=lines)
-
-
-async def _groups(
-    store: Store, cluster: str, first: int, after: int, grouping: Grouping, namespaces: Namespaces
-) -> list[UsageSum]:
-    if grouping.by == "namespace":
-        return await store.usage.by_namespace(cluster, first, after, namespaces)
-    if grouping.by == "workload":
-        return await store.usage.by_workload(cluster, first, after, namespaces)
-    return await store.usage.by_label(cluster, first, after, grouping.by, grouping.key, namespaces)
 
 
 async def _series(
@@ -220,11 +251,16 @@ async def _series(
     grouping: Grouping,
     groups: list[UsageSum],
     namespaces: Namespaces,
+    whole: UsageSum | None,
 ) -> ReportSeries:
+    """Return the use of groups over time; with `whole`, the others are its other runs."""
     step = step_of(period.after - period.first)
     zoned = step == "day" and period.zone is not UTC
     span = (cluster, period.first, period.after, "hour" if zoned else step)
     total = await store.usage_series.of_cluster(*span, namespaces)
+    if whole is not None:
+        runs = await store.usage_series.of_groups(*span, "workload", "", [whole], namespaces)
+        total = dict.fromkeys(total, UsageAmount()) | next(iter(runs.values()), {})
     by_group = await store.usage_series.of_groups(*span, grouping.by, grouping.key, groups, namespaces)
     if zoned:
         total = by_day(total, period.zone)

@@ -5,6 +5,7 @@ The dashboard prints the same page: its rules for the paper are a style sheet of
 """
 
 import re
+from collections import Counter
 from datetime import UTC, tzinfo
 from html import escape
 
@@ -26,19 +27,21 @@ figure svg { display: block; width: 100%; height: auto; font-size: 10px; fill: #
 table { border-collapse: collapse; width: 100%; margin-bottom: 1rem; } caption { text-align: left; padding-bottom: .4rem; }
 th, td { padding: .3rem .5rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top;
   font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; width: 34%; } td:not(:first-child) { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; width: 34%; } :is(th, td):not(:first-child) { white-space: nowrap; }
 thead th { border-bottom: 2px solid #333; vertical-align: bottom; } tfoot td { border-top: 2px solid #333; font-weight: 600; }
 .others td, .unattributed td, .unallocated td { font-style: italic; color: #555; }
 @media print {
-  .report { font-size: 9pt; margin: 0; max-width: none; padding: 0; } th, td { padding: .2rem .4rem; }
+  .report { font-size: 9pt; margin: 0; max-width: none; padding: 0; } th, td { padding: .2rem .3rem; }
   thead { display: table-header-group; } tfoot { display: table-row-group; } tr { break-inside: avoid; }
   tbody tr:last-child { break-after: avoid; }
 }
 """
 
 
-def render_report(report: Report, namespaces: Namespaces = None, zone: tzinfo = UTC) -> str:
-    """Return the report as HTML; `namespaces` are those that it is limited to, `zone` is that of its days."""
+def render_report(
+    report: Report, namespaces: Namespaces = None, zone: tzinfo = UTC, workload: str = ""
+) -> str:
+    """Return the report as HTML; it is limited to `namespaces` and a `workload`, `zone` is that of its days."""
     title = f"GPU use of {report.cluster_name}, {report.period.replace('..', ' to ')}"
     return f"""<!doctype html>
 <html lang="en">
@@ -47,7 +50,7 @@ def render_report(report: Report, namespaces: Namespaces = None, zone: tzinfo = 
 <body>
 <main class="report">
 <h1>{escape(title)}</h1>
-<p>{escape(_note(report, namespaces, zone))}</p>{draw_charts(report, zone)}
+<p>{escape(_note(report, namespaces, zone, workload))}</p>{draw_charts(report, zone)}
 {_table(report)}{_faults(report)}
 </main>
 </body>
@@ -64,32 +67,39 @@ def _paper(title: str) -> str:
 """
 
 
-def _note(report: Report, namespaces: Namespaces, zone: tzinfo) -> str:
+def _note(report: Report, namespaces: Namespaces, zone: tzinfo, workload: str) -> str:
     """Return the grouping, the exact period, how much of it was observed, and what it is limited to."""
-    missing = report.hours_in_period - report.hours_accounted
     start, end = report.start_time.astimezone(zone), report.end_time.astimezone(zone)
     note = f"By {report.group_by}, {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} {zone}. "
-    note += f"{report.hours_accounted:.10g} of {report.hours_in_period} hours were observed"
-    note += f"; the other {round(missing, 4):.10g} were not." if missing else "."
+    observed = int(10 * report.hours_accounted) / 10  # rounded down, so that a part never looks like all
+    note += f"{observed:.10g} of {report.hours_in_period} hours were observed."
     if namespaces is not None:
         note += f" Limited to namespaces: {', '.join(sorted(namespaces)) or 'none'}."
+    if workload:
+        note += f" Runs of {workload} only."
     return note
 
 
 def _table(report: Report) -> str:
     totals = report.totals
-    cost = f"cost ({report.currency})" if report.currency else "cost"
+    cost = f"cost<br>({escape(report.currency)})" if report.currency else "cost"
     colours = chart_colours(report)
     marks = {key: f"{swatch(colour)} " for key, colour in colours.items()}
+    named = Counter((row.namespace, row.kind, row.name) for row in report.rows)
     rows = "\n".join(
-        _row(row, marks.get((row.namespace, row.kind, row.name, row.uid), "")) for row in report.rows
+        _row(
+            row,
+            marks.get((row.namespace, row.kind, row.name, row.uid), ""),
+            named[row.namespace, row.kind, row.name] > 1,
+        )
+        for row in report.rows
     )
     return f"""<table>
 <caption>{totals.allocated_gpu_hours:z,.2f} of {totals.capacity_gpu_hours:z,.2f} GPU-hours were allocated \
 ({totals.allocation_rate:.2f}%).</caption>
 <thead><tr><th scope="col">{escape(report.group_by)}</th><th scope="col">GPU-hours</th>\
-<th scope="col">of capacity</th><th scope="col">idle GPU-hours</th><th scope="col">utilization</th>\
-<th scope="col">energy (kWh)</th><th scope="col">{escape(cost)}</th></tr></thead>
+<th scope="col">of<br>capacity</th><th scope="col">idle<br>GPU-hours</th><th scope="col">utilization</th>\
+<th scope="col">energy<br>(kWh)</th><th scope="col">{cost}</th></tr></thead>
 <tbody>
 {rows}
 </tbody>
@@ -111,11 +121,12 @@ def _faults(report: Report) -> str:
         f"lost{share}, from each fault until the node was returned. Mean time between failures of a node: "
         f"{_mean(costs.mean_hours_between_failures)}; to repair: {_mean(costs.mean_hours_to_repair)}."
     )
+    models = {name.replace("_", " "): hours for name, hours in costs.by_model.items()}
     tables = "".join(
         f'<table><thead><tr><th scope="col">{title}</th><th scope="col">lost GPU-hours</th></tr></thead><tbody>'
         + "".join(f"<tr><td>{escape(key)}</td><td>{hours:z,.2f}</td></tr>" for key, hours in rows.items())
         + "</tbody></table>"
-        for title, rows in (("cause", costs.by_cause), ("node", costs.by_node), ("model", costs.by_model))
+        for title, rows in (("cause", costs.by_cause), ("node", costs.by_node), ("model", models))
         if rows
     )
     return f"\n<h2>Faults</h2>\n<p>{note}</p>\n{tables}"
@@ -125,8 +136,11 @@ def _mean(hours: float | None) -> str:
     return "–" if hours is None else f"{hours:,.1f} h"
 
 
-def _row(row: ReportRow, mark: str) -> str:
-    name = f"{row.namespace}/{row.name} ({row.kind})" if row.kind else row.name or "none"
+def _row(row: ReportRow, mark: str, repeated: bool) -> str:
+    """Return a row; where several runs have its name, with its uid."""
+    runs = "" if row.runs is UNSET or row.runs == 1 else f", {row.runs} runs"
+    kind = f"{row.kind}{runs}{f', {row.uid}' if repeated and row.uid else ''}"
+    name = f"{row.namespace}/{row.name} ({kind})" if kind else row.name or "none"
     return (
         f'<tr class="{row.row}"><td>{mark}{escape(name)}</td><td>{row.gpu_hours:z,.2f}</td><td>{row.share:.2f}%</td>'
         f"<td>{row.idle_gpu_hours:z,.2f}</td><td>{_percent(row.avg_utilization)}</td>"

@@ -8,11 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from gpufleet.errors import NotFound
+from gpufleet.estimates.starts import Estimate
 from gpufleet.fleet.clusters import Clusters
 from gpufleet.kubernetes.crds.gpu_claim import ClaimPhase, GpuClaim
 from gpufleet.kubernetes.leases import GpuLease
 from gpufleet.model.label_selector import parse_label_selector
 from gpufleet.model.namespaces import Namespaces, is_visible
+from gpufleet.scheduler.explain import Explanation
 from gpufleet.scheduler.state.claim_requests import gang_size
 from gpufleet.server.claim_view import ClaimView
 from gpufleet.server.http.routing import Route, get
@@ -27,6 +29,7 @@ class ClaimParams(ClusterParams, rename="camel"):
     page_num: PageNumber = 1
     page_size: PageSize = 100
     namespace: Annotated[str, Meta(max_length=253, description="Claims of this namespace only.")] = ""
+    name: Annotated[str, Meta(max_length=253, description="Part of the name of the claim.")] = ""
     phase: Annotated[ClaimPhase | None, Meta(description="Claims in this phase only.")] = None
     gang: Annotated[str, Meta(max_length=253, description="Claims of this gang only; * for any gang.")] = ""
     label_selector: LabelSelector = ""
@@ -155,6 +158,7 @@ def claim_routes(
             for claim in (await view.claims() if view else [])
             if is_visible(namespaces, claim.metadata.namespace)
             and query.namespace in ("", claim.metadata.namespace)
+            and query.name.lower() in claim.metadata.name.lower()
             and query.phase in (None, claim.status.phase)
             and (query.gang in ("", claim.spec.gang_ref) or (query.gang == "*" and claim.spec.gang_ref))
             and selects(claim.metadata.labels)
@@ -186,11 +190,8 @@ def claim_routes(
     ) -> WhyWaiting:
         """Why a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
         why = await explaining_view(query.cluster).explain(namespace, name, namespaces)
-        found = WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
-        if why.waiting and (times := starts.get(clusters.get(query.cluster).name)) is not None:
-            estimate = await times.of_claim(namespace, name)
-            found.estimate = estimate_row(estimate) if estimate is not None else None
-        return found
+        times = starts.get(clusters.get(query.cluster).name) if why.waiting else None
+        return _why_row(why, await times.of_claim(namespace, name) if times is not None else None)
 
     @get("/api/pods/{namespace:str}/{name:str}/explain", scope="filtered", example=_WHY)
     async def explain_pod(
@@ -198,9 +199,15 @@ def claim_routes(
     ) -> WhyWaiting:
         """Why a pod with a claim waits: a sentence, the number of nodes by reason, and what would make it fit."""
         why = await explaining_view(query.cluster).explain_pod(namespace, name, namespaces)
-        return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies))
+        times = starts.get(clusters.get(query.cluster).name) if why.waiting else None
+        return _why_row(why, await times.of_pod(namespace, name) if times is not None else None)
 
     return [list_claims, list_leases, explain_claim, explain_pod]
+
+
+def _why_row(why: Explanation, estimate: Estimate | None) -> WhyWaiting:
+    row = estimate_row(estimate) if estimate is not None else None
+    return WhyWaiting(why.waiting, why.sentence, why.reasons, list(why.remedies), row)
 
 
 def _claim_row(claim: GpuClaim) -> ClaimRow:
