@@ -243,7 +243,7 @@ def test_fit_says_when_a_pod_of_a_namespace_would_start(run: Run) -> None:
     assert status == 1
     assert "No node has 1000 free GPUs" in err
     assert "A pod of namespace nlp would wait: 0/" in out
-    assert "no node has 1000 GPUs, not counting GPUs that are faulty" in out
+    assert "a node with 1000 GPUs; there is none, not counting GPUs that are faulty" in out
 
 
 def test_fit_counts_runs_and_islands() -> None:

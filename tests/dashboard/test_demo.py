@@ -219,7 +219,7 @@ def test_a_waiting_workload_shows_its_request_and_no_running_time(demo: Demo, pa
     open_page(demo, page, "workloads?status=Pending")
     row = page.locator(f"tbody tr:has(a[href='#/workloads/{waiting['uid']}'])")
     expect(row).to_contain_text(f"{waiting['gpuRequested']}requested")
-    expect(row).to_contain_text(waiting["waitingReason"][:30])
+    expect(row).to_contain_text(waiting["waitingReason"].removeprefix("Pending: ")[:30])
     expect(row).to_contain_text("waiting for")
     open_page(demo, page, f"workloads/{waiting['uid']}")
     expect(page.get_by_text("Waiting for", exact=True)).to_be_visible()

@@ -56,7 +56,9 @@ def test_one_click_on_the_first_page_says_why_a_workload_waits_and_until_when(
     )
     assert status == f"Pending: {explained['sentence']}"
     expect(why).to_contain_text(explained["sentence"])
-    expect(why).to_contain_text(re.compile(r"Position \d+ in the queue\. (Expected to start in|When)"))
+    expect(why).to_contain_text(
+        re.compile(r"Position \d+ in the queue\. (Expected to start in|When it starts is not known)")
+    )
     expect(why).to_contain_text(explained["estimate"]["waitsFor"])
     expect(why).to_contain_text(re.compile("Ways to make it fit|No change of its request"))
     for reason, nodes in explained["reasons"].items():
@@ -131,7 +133,7 @@ def test_too_large_a_number_becomes_the_largest_one(demo: Demo, screen: Page) ->
     expect(field).to_have_value("64")
     expect(screen).to_have_url(re.compile("count=64"))
     verdict = screen.get_by_role("status").filter(has_text="64 GPUs would wait:")
-    expect(verdict).to_contain_text("When it starts is not known: no node has 64")
+    expect(verdict).to_contain_text("When it starts is not known. It waits for a node with 64 GPUs")
 
 
 def test_the_palette_finds_teams_with_the_keyboard_only(demo: Demo, desktop: Page) -> None:
@@ -282,3 +284,21 @@ def test_a_waiting_row_has_no_start_and_the_sentence_of_explain(demo: Demo, desk
     assert desktop.evaluate(
         "[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth <= e.clientWidth)"
     )
+
+
+def test_a_running_workload_says_why_one_of_its_pods_waits(demo: Demo, screen: Page) -> None:
+    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
+    claim = demo.get("api/claims?phase=Pending&pageSize=1")["data"][0]
+
+    def pretend(route: Route) -> None:
+        found = route.fetch().json()
+        late = {"podNamespace": claim["namespace"], "podName": "late", "nodeName": ""}
+        found["data"]["pods"].append(late | {"status": "Pending", "claim": claim["name"]})
+        found["data"]["namespace"] = claim["namespace"]
+        route.fulfill(json=found)
+
+    screen.route(re.compile(f"api/workloads/{run}([?].*)?$"), pretend)
+    open_page(demo, screen, f"workloads/{run}")
+    why = demo.get(f"api/claims/{claim['namespace']}/{claim['name']}/explain")
+    expect(screen.locator(".card", has_text="Why a pod waits")).to_contain_text(why["sentence"])
+    expect(screen.get_by_text("Running for", exact=True)).to_be_visible()

@@ -124,7 +124,9 @@ def test_a_hypothetical_unit_comes_last_and_may_be_impossible() -> None:
     assert of_forms.waits_for.startswith("4 free H100 GPUs;"), "the forms that the fleet has"
     other = estimates.hypothetical(WaitingUnit("", Job(gpus=4.0), 4000, models=frozenset({"A100"})), 0.0)
     assert other.expected is None
-    assert other.waits_for.startswith("no node has 4 A100 GPUs, not counting GPUs that are faulty")
+    assert other.waits_for.startswith(
+        "a node with 4 A100 GPUs; there is none, not counting GPUs that are faulty"
+    )
 
 
 def test_a_gang_that_is_too_large_says_for_how_many_of_its_pods_there_is_room() -> None:
@@ -135,7 +137,7 @@ def test_a_gang_that_is_too_large_says_for_how_many_of_its_pods_there_is_room() 
     assert found is not None
     assert found.expected is None
     assert found.waits_for.startswith(
-        "the nodes have room for 2 of its 3 pods with 8 GPUs each, not counting"
+        "more nodes with 8 GPUs; there is room for 2 of its 3 pods, not counting"
     )
 
 

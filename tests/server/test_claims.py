@@ -163,7 +163,7 @@ async def test_the_queue_says_when_units_are_expected_to_start(
     await rows(client, "/api/claims", 2)
     await rows(client, "/api/leases", 2)
     [unit] = (await client.get("/api/queue")).json()["data"]["data"]
-    assert (unit["namespace"], unit["name"]) == ("default", "default/second")
+    assert (unit["namespace"], unit["name"], unit["gpus"]) == ("default", "default/second", 2.0)
     found = unit["estimate"]
     assert (found["position"], found["waitsFor"]) == (1, "2 free GPUs")
     assert found["earliestStart"] <= found["expectedStart"] <= found["latestStart"]
@@ -173,7 +173,7 @@ async def test_the_queue_says_when_units_are_expected_to_start(
     assert what_if["position"] == 2
     impossible = (await client.get("/api/queue/estimate?gpus=3")).json()["data"]
     assert impossible["expectedStart"] is None
-    assert "no node" in impossible["waitsFor"]
+    assert "there is none" in impossible["waitsFor"]
     assert (await client.get("/api/queue?cluster=slurm")).status_code == 404
 
 

@@ -180,7 +180,7 @@ async def test_a_hypothetical_unit_has_the_place_of_its_namespace(store: Store) 
     impossible = await times.hypothetical(WaitingUnit("", Job(gpus=8.0), 8000), "owner")
     assert (impossible.expected, impossible.waits_for) == (
         None,
-        "no node has 8 GPUs, not counting GPUs that are faulty, cordoned, split by MIG or held by pods without a claim",
+        "a node with 8 GPUs; there is none, not counting GPUs that are faulty, cordoned, split by MIG or held by pods without a claim",
     )
 
 

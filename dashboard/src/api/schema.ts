@@ -1700,6 +1700,8 @@ export interface components {
             podNamespace: string;
             podName: string;
             status: string;
+            /** @default  */
+            claim: string;
         };
         /**
          * HierarchyItem
@@ -4624,7 +4626,8 @@ export interface operations {
                      *             "nodeName": "gpu-node-1",
                      *             "podNamespace": "default",
                      *             "podName": "training-job-1-pod-0",
-                     *             "status": "Running"
+                     *             "status": "Running",
+                     *             "claim": ""
                      *           }
                      *         ],
                      *         "startTime": 1609459200,

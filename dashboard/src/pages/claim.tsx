@@ -6,27 +6,27 @@ import { link, setQuery } from "../state/route";
 import { Badge, Card, Loaded } from "../ui/components";
 import { Estimate } from "../ui/estimate";
 
-/** Explain the claim that the pods of a workload name; nothing if they name none. */
-export function ClaimsOf(props: {
+/** Explain a claim that the pods of a workload name. */
+export function ClaimOf(props: {
+  title: string;
   workload: WorkloadDetail;
+  claim: string;
   cluster: string | undefined;
-  waiting: boolean;
 }) {
-  const { claims = [], namespace } = props.workload;
-  const [first] = claims;
-  if (!first) return null;
+  const { claim, workload } = props;
+  const { claims = [], namespace } = workload;
   return (
     <div class="grid">
       <Card
-        title={props.waiting ? t("Why it waits") : t("Claim")}
+        title={props.title}
         note={
           <>
-            <a href={link(["scheduling"], { claim: `${namespace}/${first}` })}>{first}</a>
+            <a href={link(["scheduling"], { claim: `${namespace}/${claim}` })}>{claim}</a>
             {claims.length > 1 && ` ${t("and {more} more", { more: claims.length - 1 })}`}
           </>
         }
       >
-        <Explanation namespace={namespace} name={first} cluster={props.cluster} />
+        <Explanation namespace={namespace} name={claim} cluster={props.cluster} />
       </Card>
     </div>
   );

@@ -15,7 +15,7 @@ import { RangeChoice } from "../ui/range";
 import { Table } from "../ui/table";
 import { useTitle } from "../ui/title";
 import { Expected } from "../ui/estimate";
-import { ClaimsOf } from "./claim";
+import { ClaimOf } from "./claim";
 import { durationLabel, gpusOf, isWaiting, modelsOf, reasonOf } from "./request";
 import { Graphs } from "./graphs";
 import { LOOSE, STEP, TITLES, formatOf, placeOf } from "./training";
@@ -63,6 +63,11 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
   const { workload, query } = props;
   useTitle(workload.name);
   const waiting = workload.status === "Pending";
+  const claim = workload.claims?.[0];
+  // A workload may run with some of its pods while others wait.
+  const stuck = workload.pods.find((pod) => pod.status === "Pending" && !pod.nodeName && pod.claim);
+  const waits = stuck?.claim ?? (waiting ? claim : undefined);
+  const shown = { workload, cluster: query["cluster"] };
   return (
     <>
       <PageHead
@@ -87,7 +92,13 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
         </a>
         <FollowButton uid={workload.uid} name={workload.name} />
       </PageHead>
-      {waiting && <ClaimsOf workload={workload} cluster={query["cluster"]} waiting />}
+      {waits !== undefined && (
+        <ClaimOf
+          {...shown}
+          title={waiting ? t("Why it waits") : t("Why a pod waits")}
+          claim={waits}
+        />
+      )}
       {workload.waitingReason && !(waiting && workload.claims?.length) && (
         <div class="grid">
           <Card title={t("Why it waits")}>
@@ -99,8 +110,8 @@ function Detail(props: { workload: WorkloadDetail; query: Record<string, string>
       <Summary workload={workload} query={query} />
       <GpuGraphs workload={workload} query={query} />
       <Training workload={workload} query={query} />
-      {!waiting && !workload.endTime && (
-        <ClaimsOf workload={workload} cluster={query["cluster"]} waiting={false} />
+      {waits === undefined && claim !== undefined && !workload.endTime && (
+        <ClaimOf {...shown} title={t("Claim")} claim={claim} />
       )}
       <div class="grid two">
         <Tree workload={workload} query={query} />

@@ -41,14 +41,14 @@ export function Estimate(props: { estimate: StartEstimate }) {
       {rich("Position {position} in the queue.", { position: <b class="num">{position}</b> })}{" "}
       {expectedStart
         ? expectedText(Date.parse(expectedStart), now, zone)
-        : t("When it starts is not known: {reason}.", { reason: waitsFor })}
+        : t("When it starts is not known.")}
       {expectedStart && earliestStart && latestStart && (
         <span class="muted">
           {" "}
           {t("(90%: in {from} to {to})", { from: until(earliestStart), to: until(latestStart) })}
         </span>
       )}{" "}
-      {expectedStart && t("It waits for {reason}.", { reason: waitsFor })}
+      {t("It waits for {reason}.", { reason: waitsFor })}
     </p>
   );
 }

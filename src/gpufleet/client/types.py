@@ -1115,6 +1115,7 @@ class WorkloadPod(msgspec.Struct, kw_only=True):
     pod_namespace: str = msgspec.field(name="podNamespace")
     pod_name: str = msgspec.field(name="podName")
     status: str
+    claim: str = ""
 
 
 class WorkloadQueue(msgspec.Struct, kw_only=True):

@@ -201,9 +201,9 @@ def _impossible(unit: WaitingUnit, state: FleetState) -> str:
     size = unit.milli / WHOLE
     gpus = f"{size:g} {_models(unit)}GPU{'s' if size != 1 else ''}"
     if unit.members == 1:
-        return f"no node has {gpus}, {_NOT_COUNTED}"
-    room = state.room(unit)
-    return f"the nodes have room for {room} of its {unit.members} pods with {gpus} each, {_NOT_COUNTED}"
+        return f"a node with {gpus}; there is none, {_NOT_COUNTED}"
+    room = f"there is room for {state.room(unit)} of its {unit.members} pods"
+    return f"more nodes with {gpus}; {room}, {_NOT_COUNTED}"
 
 
 def least_free(gpus: int, size: int, grouping: Grouping) -> int:

@@ -179,7 +179,8 @@ async def test_nodes_are_filtered_by_model_in_any_spelling(http: httpx.AsyncClie
 async def test_a_workload_shows_its_pods_and_its_hierarchy(http: httpx.AsyncClient) -> None:
     detail = await data(http, "/api/workloads/dep")
     assert (detail["apiVersion"], detail["kind"], detail["name"]) == ("apps/v1", "Deployment", "chat")
-    assert detail["pods"] == [{"nodeName": "half", "podNamespace": "prod", "podName": "chat-a"}]
+    pod = {"nodeName": "half", "podNamespace": "prod", "podName": "chat-a", "status": "Running", "claim": ""}
+    assert detail["pods"] == [pod]
     tree = await data(http, "/api/workloads/dep/hierarchy")
     assert tree["children"][0]["kind"] == "ReplicaSet"
     assert tree["children"][0]["children"] == [

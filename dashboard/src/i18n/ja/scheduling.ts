@@ -171,4 +171,6 @@ export default {
   "not estimated yet": "まだ予測なし",
   "Its start is not estimated yet.": "開始時刻はまだ予測されていません。",
   "{n} pods": "{n}個のPod",
+  "When it starts is not known.": "開始時刻は不明です。",
+  "Why a pod waits": "Podの待機理由",
 };

@@ -138,7 +138,6 @@ export default {
   "Position {position} in the queue.": "キューの{position}番目です。",
   "Expected to start in {time}, at {moment}.": "{time}後（{moment}）に開始する見込みです。",
   "It waits for {reason}.": "待機対象：{reason}。",
-  "When it starts is not known: {reason}.": "開始時刻は不明です：{reason}。",
   "(90%: in {from} to {to})": "（90%区間：{from}～{to}後）",
   "There is no table to save.": "保存できる表がありません。",
   "Save the table as CSV": "表をCSVで保存",

@@ -166,4 +166,6 @@ export default {
   "not estimated yet": "尚未估算",
   "Its start is not estimated yet.": "其启动时间尚未估算。",
   "{n} pods": "{n} 个 Pod",
+  "When it starts is not known.": "启动时间未知。",
+  "Why a pod waits": "有 Pod 等待的原因",
 };

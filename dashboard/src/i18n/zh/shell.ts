@@ -131,7 +131,6 @@ export default {
   "Position {position} in the queue.": "队列中第 {position} 位。",
   "Expected to start in {time}, at {moment}.": "预计 {time}后启动（{moment}）。",
   "It waits for {reason}.": "等待条件：{reason}。",
-  "When it starts is not known: {reason}.": "启动时间未知：{reason}。",
   "(90%: in {from} to {to})": "（90% 区间：{from}至{to}后）",
   "There is no table to save.": "没有可保存的表格。",
   "Save the table as CSV": "将表格保存为 CSV",

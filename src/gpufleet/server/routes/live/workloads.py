@@ -132,6 +132,8 @@ class WorkloadPod(msgspec.Struct, rename="camel"):
     pod_namespace: str
     pod_name: str
     status: str
+    claim: str = ""
+    """The GpuClaim that it names."""
 
 
 class WorkloadDetail(msgspec.Struct, rename="camel"):
@@ -299,7 +301,10 @@ def _detail(found: WorkloadRecord) -> WorkloadDetail:
         namespace=workload.namespace,
         uid=workload.uid,
         gpu_allocation=found.models,
-        pods=[WorkloadPod(pod.node, pod.namespace, pod.name, pod.phase.value) for pod in workload.pods],
+        pods=[
+            WorkloadPod(pod.node, pod.namespace, pod.name, pod.phase.value, pod.claim)
+            for pod in workload.pods
+        ],
         start_time=int(workload.started),
         end_time=int(workload.ended),
         source=workload.source,
