@@ -26,6 +26,8 @@ from gpufleet.estimates.reservations import Kept, Reservations
 from gpufleet.estimates.victims import Victims
 
 _MOST_EVENTS = 3_000
+_MOST_PROBING = 1_000
+"""Events after which hypothetical units alone do not keep a run going."""
 _PROBE_ALWAYS, _PROBE_EVERY = 50, 25
 """Probes are tried after each of the first ends, then only now and then."""
 _RANK_S = 60.0
@@ -155,7 +157,7 @@ class _Run:
         self._walk(0.0, _FOREVER, probing=True)
         while handled < _MOST_EVENTS:
             probing = bool(self._probes.queues())
-            if not (self._open or probing):
+            if not (self._open or (probing and handled < _MOST_PROBING)):
                 break
             end = self._next_end()
             if min(end, arrival) > horizon:
