@@ -3,7 +3,7 @@ import { splitEvents } from "../src/api/sse";
 import { align, alone, nearest, stack, statisticsOf } from "../src/charts/align";
 import { teamColours } from "../src/charts/colours";
 import { heldShare, occupancyRows } from "../src/charts/occupancy";
-import { timeLabels } from "../src/charts/time_labels";
+import { timeLabels, wholeTimes } from "../src/charts/time_labels";
 import { CORDONED, colouringOf } from "../src/heatmap/colouring";
 import { GAP, gpuAt, layOut, nodeOf, placeOf } from "../src/heatmap/layout";
 import type { Report, ReportRow, WorkloadRow } from "../src/api/types";
@@ -595,4 +595,17 @@ test("free GPUs that are cordoned have a colour of their own", () => {
     expect(states.map((each) => [each.name, each.count])).toEqual([["cordoned", 2]]);
   }
   vi.unstubAllGlobals();
+});
+
+test("the times of a range are whole hours or days of the zone", () => {
+  const at = (text: string) => Date.parse(text) / 1000;
+  const [start, end] = [at("2026-11-17T21:07:11Z"), at("2026-11-18T21:07:11Z")];
+  expect(wholeTimes(start, end, "UTC", 6).map((time) => (time % 86_400) / 3600)).toEqual([
+    0, 6, 12, 18,
+  ]);
+  const days = wholeTimes(at("2026-11-11T21:07:11Z"), end, "UTC", 6);
+  expect([days.length, days.every((time) => time % 86_400 === 0)]).toEqual([3, true]);
+  const local = wholeTimes(start, end, "local", 6).map((time) => new Date(time * 1000));
+  expect(local.every((time) => time.getHours() % 6 === 0 && time.getMinutes() === 0)).toBe(true);
+  expect(wholeTimes(start, start + 90, "UTC", 6)).toHaveLength(2);
 });

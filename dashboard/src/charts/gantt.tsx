@@ -9,8 +9,10 @@ import { saveCsv, savePng } from "../ui/export";
 import { teamColours, themeColour } from "./colours";
 import { heldShare, occupancyRows, type Bar, type Row } from "./occupancy";
 import { emptyCanvas, pictureOf } from "./picture";
+import { timeLabels, wholeTimes } from "./time_labels";
 
 const TICKS = 6;
+const EDGE = 0.03;
 const SHORTEST_DRAG = 0.01;
 const PICTURE = { width: 1100, row: 24, label: 70 };
 
@@ -91,13 +93,18 @@ export function Gantt(props: {
 export function ShareAxis(props: { start: number; end: number }) {
   const { start, end } = props;
   const { zone } = useSession();
+  // A label at the end would be cut.
+  const times = wholeTimes(start, end - EDGE * (end - start), zone, TICKS);
+  const labels = timeLabels(times, zone);
   return (
     <div class="gantt-axis muted small num" aria-hidden="true">
-      {Array.from({ length: TICKS }, (_, tick) => (
-        <span key={tick}>
-          {moment((start + ((end - start) * tick) / (TICKS - 1)) * 1000, zone)}
-        </span>
-      ))}
+      <div>
+        {times.map((time, tick) => (
+          <span key={time} style={{ left: `${((time - start) / (end - start)) * 100}%` }}>
+            {labels[tick]}
+          </span>
+        ))}
+      </div>
     </div>
   );
 }

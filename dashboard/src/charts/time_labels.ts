@@ -4,6 +4,9 @@ import type { Zone } from "../state/session";
 import { yearOf } from "../ui/format";
 
 const DAY = 86_400;
+const STEPS = [1, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 20_160].map(
+  (minutes) => minutes * 60,
+);
 
 function isMidnight(seconds: number, zone: Zone): boolean {
   const at = new Date(seconds * 1000);
@@ -43,4 +46,14 @@ export function timeLabels(splits: number[], where: Zone): string[] {
     year = yearOf(seconds * 1000, where);
     return year === before ? here : withYear.format(seconds * 1000);
   });
+}
+
+/** Return at most `most` whole times of a range in seconds: whole minutes, hours or days of the zone. */
+export function wholeTimes(start: number, end: number, zone: Zone, most: number): number[] {
+  const behind = zone === "UTC" ? 0 : new Date(start * 1000).getTimezoneOffset() * 60;
+  const step = STEPS.find((each) => (end - start) / each < most) ?? (end - start) / most;
+  const found: number[] = [];
+  let at = Math.ceil((start - behind) / step) * step + behind;
+  for (; at <= end; at += step) found.push(at);
+  return found;
 }

@@ -4,7 +4,7 @@ import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, pageOf, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
-import { NONE, count, shortModel } from "../ui/format";
+import { NONE, count, modelWords, shortModel } from "../ui/format";
 import {
   Badge,
   Card,
@@ -89,7 +89,13 @@ export function NodesPage(props: { query: Record<string, string> }) {
         <FilterFields
           query={query}
           fields={[
-            { name: "model", label: t("Model"), any: t("All models"), options: meta?.models ?? [] },
+            {
+              name: "model",
+              label: t("Model"),
+              any: t("All models"),
+              options: meta?.models ?? [],
+              words: modelWords(meta?.models ?? []),
+            },
             {
               name: "source",
               label: t("Source"),

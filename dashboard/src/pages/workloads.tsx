@@ -6,7 +6,7 @@ import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, pageOf, setQuery } from "../state/route";
 import { parseSort, type Sort } from "../state/sort";
-import { NONE, count, shortUid, span } from "../ui/format";
+import { NONE, count, modelWords, shortUid, span } from "../ui/format";
 import {
   Badge,
   Card,
@@ -129,7 +129,13 @@ function List(props: {
               any: t("All sources"),
               options: ["k8s", "slurm", "docker", "local"],
             },
-            { name: "model", label: t("Model"), any: t("All models"), options: meta?.models ?? [] },
+            {
+              name: "model",
+              label: t("Model"),
+              any: t("All models"),
+              options: meta?.models ?? [],
+              words: modelWords(meta?.models ?? []),
+            },
           ]}
         />
         <Mine user={query["user"] ?? ""} />

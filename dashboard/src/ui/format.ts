@@ -151,6 +151,11 @@ export function shortModel(model: string): string {
   return model.replace(/[_-]/g, " ").replace(/^(NVIDIA|AMD Instinct|AMD|Intel)\s+/i, "") || NONE;
 }
 
+/** Return what a select shows for each model. */
+export function modelWords(models: readonly string[]): Record<string, string> {
+  return Object.fromEntries(models.map((model) => [model, shortModel(model)]));
+}
+
 /** Shorten a UID to what tells runs apart: the first digits of a UUID, or the number of a Slurm job. */
 export function shortUid(uid: string): string {
   return /^[a-z]+-\d+-/.exec(uid)?.[0].slice(0, -1) ?? uid.slice(0, 8);

@@ -5,7 +5,7 @@ import { useResource } from "../../state/resource";
 import { link, setQuery } from "../../state/route";
 import { Badge, Choice, Loaded, Select } from "../../ui/components";
 import { Estimate } from "../../ui/estimate";
-import { shortModel } from "../../ui/format";
+import { modelWords, shortModel } from "../../ui/format";
 import { NumberField } from "../../ui/number";
 
 const UNAVAILABLE = t("This cluster takes no pods: it is not on Kubernetes");
@@ -64,7 +64,7 @@ export function FitForm(props: { query: Query }) {
           value={model}
           any={t("Any model")}
           options={models}
-          words={Object.fromEntries(models.map((each) => [each, shortModel(each)]))}
+          words={modelWords(models)}
           onChange={(value) => setQuery({ model: value || undefined })}
         />
         <Select
