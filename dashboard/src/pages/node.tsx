@@ -264,7 +264,7 @@ function Processes(props: { node: NodeDetail }) {
       <tbody>
         {props.node.processes.map((process) => (
           <tr key={`${process.gpuIndex} ${process.pid}`}>
-            <td>{process.gpuIndex}</td>
+            <td class="number">{process.gpuIndex}</td>
             <td class="name">{process.processName}</td>
             <td class="soft">{process.user}</td>
             <td class="right">{process.pid}</td>

@@ -157,7 +157,7 @@ function UnitTable(props: { units: Unit[]; pending: readonly WorkloadRow[] }) {
             const { position, waitsFor, expectedStart } = unit.estimate;
             return (
               <tr key={unit.name}>
-                <td class="right">{position}</td>
+                <td class="right number">{position}</td>
                 <td class="name">
                   <UnitLink unit={unit} workload={workload} />
                   <div class="muted small">
