@@ -57,7 +57,7 @@ async function request(method, url, body) {
   const headers = {};
   if (byId("token").value) headers.Authorization = `Bearer ${byId("token").value}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  return fetch(url.slice(1), { method, headers, body }); // relative, for proxies with a prefix
+  return fetch(url.slice(1), { method, headers, body }); /* relative, for proxies with a prefix */
 }
 
 async function sendRequest(method, path, form, output) {
