@@ -28,12 +28,22 @@ def press(page: Page, target: Locator, key: str = "Enter") -> None:
     page.keyboard.press(key)
 
 
+def choose(page: Page, radio: Locator) -> None:
+    """Choose one of a group with the arrow keys; Tab reaches the one that is chosen."""
+    group = radio.locator("xpath=..")
+    reach(page, group.locator("[tabindex='0']"))
+    for _ in range(group.get_by_role("radio").count()):
+        if radio.is_checked():
+            return
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(":focus")).to_be_checked()
+    expect(radio).to_be_checked()
+
+
 def test_a_range_is_chosen_and_lines_are_hidden(demo: Demo, screen: Page) -> None:
     run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
     open_page(demo, screen, f"workloads/{run}")
-    whole = screen.get_by_role("radio", name="Whole run")
-    press(screen, whole)
-    expect(whole).to_be_checked()
+    choose(screen, screen.get_by_role("radio", name="Whole run"))
     press(screen, screen.get_by_label("Choose any time range"))
     reach(screen, screen.get_by_label("From", exact=True))
     began = datetime.now(UTC) - timedelta(hours=20)
@@ -64,7 +74,7 @@ def test_bars_of_nodes_and_teams_say_who_held_gpus_and_open_them(demo: Demo, scr
 def test_the_map_is_coloured_searched_zoomed_and_opens_a_workload(demo: Demo, screen: Page) -> None:
     run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]
     open_page(demo, screen, "")
-    press(screen, screen.get_by_role("radio", name="Team", exact=True))
+    choose(screen, screen.get_by_role("radio", name="Team", exact=True))
     expect(screen).to_have_url(re.compile("by=team"))
     reach(screen, screen.get_by_role("searchbox"))
     screen.keyboard.type(run["name"])
@@ -86,7 +96,7 @@ def test_the_map_is_coloured_searched_zoomed_and_opens_a_workload(demo: Demo, sc
 def test_lists_are_searched_sorted_sized_and_opened(demo: Demo, screen: Page) -> None:
     node = demo.get("api/nodes?state=partial&pageSize=1")["data"][0]["name"]
     open_page(demo, screen, "nodes")
-    press(screen, screen.get_by_role("radio", name="Partly free"))
+    choose(screen, screen.get_by_role("radio", name="Partly free"))
     expect(screen).to_have_url(re.compile("state=partial"))
     if (head := screen.locator("th").get_by_role("button", name="GPUs")).first.is_visible():
         press(screen, head.first)  # phones show cards, which have no heads
@@ -111,15 +121,15 @@ def test_runs_are_picked_and_compared(demo: Demo, screen: Page) -> None:
         press(screen, boxes.nth(row), "Space")
     press(screen, screen.get_by_role("link", name="Compare 2 runs"))
     expect(screen).to_have_url(re.compile("#/compare[?]runs=.+%2C.+"))
-    press(screen, screen.get_by_role("radio", name="By time since start"))
+    choose(screen, screen.get_by_role("radio", name="By time since start"))
     expect(screen).to_have_url(re.compile("along=elapsed"))
 
 
 def test_usage_is_grouped_drilled_down_and_returned_from(demo: Demo, screen: Page) -> None:
     open_page(demo, screen, "usage")
-    press(screen, screen.get_by_role("radio", name="Today"))
+    choose(screen, screen.get_by_role("radio", name="Today"))
     expect(screen).to_have_url(re.compile("period="))
-    press(screen, screen.get_by_role("radio", name=re.compile("7 days")))
+    choose(screen, screen.get_by_role("radio", name=re.compile("7 days")))
     namespace = screen.get_by_role("region", name="GPU hours").locator("tbody tr").first.get_by_role("button")
     name = namespace.inner_text()
     press(screen, namespace)
