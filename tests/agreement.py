@@ -216,7 +216,7 @@ def _check_forms(report: Json, text: str, page: str) -> None:
         numbers = [f"{row['gpu_hours']:z,.2f}", f"{row['share']:.2f}%", f"{row['idle_gpu_hours']:z,.2f}"]
         assert [*shown[1:4], shown[-1]] == [*numbers, f"{row['cost']:z,.2f}"], row["name"]
         assert line.get("currency", "") == row.get("currency", "") == report["currency"]
-    assert (f">cost ({report['currency']})<" if report["currency"] else ">cost<") in page
+    assert (f">cost<br>({report['currency']})<" if report["currency"] else ">cost<") in page
 
 
 def _check_waste(report: Json, waste: list[Json]) -> None:
