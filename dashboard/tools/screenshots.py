@@ -16,7 +16,9 @@ PAGES = {
     "workloads": "#/workloads",
     "workload": "#/workloads/{workload}?span=24h",
     "usage": "#/usage",
+    "queue": "#/queue",
     "scheduling": "#/scheduling",
+    "health": "#/health",
 }
 
 SCREEN: ViewportSize = {"width": 1280, "height": 1040}
