@@ -33,6 +33,8 @@ from gpufleet.simulation.unit import Unit
 
 SEEDS = (1, 2, 3)
 WEIGHTS = {"research": 4.0, "production": 2.0, "students": 1.0}
+LAST_WEEKS = 10_000_000.0
+"""When the busy last weeks of openb begin, in its seconds."""
 GUARANTEES = {"research": 16.0, "production": 16.0, "students": 8.0}
 """Of 128 GPUs: gangs of 64 find room beside them."""
 
@@ -50,8 +52,8 @@ def measure() -> Iterable[Result]:
     folder = os.environ.get("GPUFLEET_OPENB")
     if folder:
         yield from openb_recorded(Path(folder)).results("openb, recorded starts")
-        nodes, units, until = openb(Path(folder), 56)
-        yield from judge_simulated(nodes, units, Scenario(), until, 60.0).results("openb, 56 GPUs")
+        nodes, units, until = openb(Path(folder), 48)
+        yield from judge_simulated(nodes, units, Scenario(), until, 300.0).results("openb, 48 GPUs")
     else:
         yield Result("openb", 0, "", note="not measured: set GPUFLEET_OPENB to the folder of the trace")
 
@@ -108,15 +110,21 @@ def openb_recorded(folder: Path) -> Judged:
 
 
 def openb(folder: Path, gpus: int) -> tuple[list[CandidateNode], list[Unit], float]:
-    """Return a part of the nodes with about so many GPUs, the tasks of the busy last weeks and their end."""
+    """Return a part of the nodes with so many GPUs, the tasks of the busy last weeks and their end.
+
+    Tasks that run when these weeks begin arrive at that moment. CPU and memory are left out, so that GPUs decide.
+    """
     with (folder / "nodes.csv").open() as nodes_file, (folder / "pods_default.csv").open() as pods_file:
-        nodes, units = read_nodes(nodes_file), read_timed_tasks(pods_file)
+        nodes, tasks = read_nodes(nodes_file), read_timed_tasks(pods_file)
     with_gpus = [node for node in nodes if len(node.gpus) == 8]
+    units = []
+    for task in tasks:
+        ends, arrives = task.arrives + task.runtime, max(task.arrives, LAST_WEEKS)
+        if ends > LAST_WEEKS:
+            request = replace(task.request, models=frozenset(), cpu_milli=0, memory_mib=0)
+            units.append(replace(task, request=request, arrives=arrives, runtime=ends - arrives))
     step = len(with_gpus) * 8 // gpus
-    late = [unit for unit in units if unit.arrives > 10_000_000]
-    until = max(unit.arrives for unit in late)
-    bare = [replace(unit, request=replace(unit.request, models=frozenset())) for unit in late]
-    return with_gpus[::step], bare, until
+    return with_gpus[::step][: gpus // 8], units, max(unit.arrives for unit in units)
 
 
 def _large() -> Iterator[Result]:
