@@ -1,4 +1,4 @@
-// Who waits for GPUs, why, and until when; nothing if nobody waits.
+// The workloads that wait for GPUs, with the reason and the expected start; nothing if none wait.
 import { plural, t } from "../../i18n/text";
 import { link } from "../../state/route";
 import { useMe, usePending, useQueue } from "../../state/waiting";
