@@ -44,7 +44,7 @@ def planner_ledger(seed: int) -> Recorded:
     starts = planned_starts(mixed, 4, NODES)
     allocations = [
         period(
-            f"{number}.{member}",
+            f"{number:05}.{member}",
             unit.gpus,
             BEGIN + unit.arrives,
             BEGIN + starts[number],

@@ -196,6 +196,7 @@ class _Run:
 
     def _end(self, number: int) -> list[int]:
         holder = self._holders.remove(number)
+        self._holders.forget(number)
         if holder is None:  # evicted before
             return []
         self._free.release(holder.places)
@@ -364,6 +365,8 @@ class _Run:
             refused.add(key)
             return None
         self._start(entry, room.places, now)
+        for number, _ in room.evicted:
+            self._holders.forget(number)
         return [_waiting_again(number, holder, now) for number, holder in room.evicted]
 
 

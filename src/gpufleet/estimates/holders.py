@@ -1,5 +1,6 @@
 """The units that run in a forward simulation: those of the state, which all runs share, and those started since."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from gpufleet.estimates.free_gpus import Places
 
 _LEAST_REMAINING_S = 60.0
 _MOST_SOONEST = 2_000
+_FOREVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Holders:
         self._ends: NDArray[np.float64] = np.zeros(0)
         self._on: dict[int, list[int]] = {}
         self._by_priority: dict[int, list[int]] = {}
+        self._running_now = Counter(unit.priority for unit in running)
+        """Units by priority."""
         for number, unit in enumerate(running):
             for node, _ in unit.places:
                 self._on.setdefault(node, []).append(number)
@@ -53,17 +57,15 @@ class Holders:
         self._added: dict[int, Holder] = {}
         """Units started since, and those of the state that were looked at."""
         self._next = len(running)
-        self.lowest: float = min(self._by_priority, default=float("inf"))
-        """No unit has a lower priority."""
-        self._added_on: dict[int, list[int]] = {}
-        self._added_by_priority: dict[int, list[int]] = {}
+        self._added_on: dict[int, dict[int, None]] = {}
+        self._added_by_priority: dict[int, dict[int, None]] = {}
 
     def copy(self, ends: NDArray[np.float64]) -> "Holders":
         """Return the same units for one run, with their remaining run times."""
         twin = Holders.__new__(Holders)
         twin._running, twin._on, twin._by_priority = self._running, self._on, self._by_priority
         twin.soonest, twin._ends = self.soonest, ends
-        twin._next, twin.lowest = len(self._running), self.lowest
+        twin._next, twin._running_now = len(self._running), self._running_now.copy()
         twin._gone, twin._added, twin._added_on, twin._added_by_priority = set(), {}, {}, {}
         return twin
 
@@ -72,10 +74,10 @@ class Holders:
         number = self._next
         self._next += 1
         self._added[number] = holder
-        self.lowest = min(self.lowest, holder.unit.priority)
+        self._running_now[holder.unit.priority] += 1
         for node, _ in holder.places:
-            self._added_on.setdefault(node, []).append(number)
-        self._added_by_priority.setdefault(holder.unit.priority, []).append(number)
+            self._added_on.setdefault(node, {})[number] = None
+        self._added_by_priority.setdefault(holder.unit.priority, {})[number] = None
         return number
 
     def get(self, number: int) -> Holder | None:
@@ -101,12 +103,24 @@ class Holders:
     def remove(self, number: int) -> Holder | None:
         """Remove a unit; return None if it was removed before."""
         holder = self.get(number)
+        if holder is not None:
+            self._running_now[holder.unit.priority] -= 1
         self._gone.add(number)
         return holder
 
     def restore(self, number: int) -> None:
         """Undo a removal."""
         self._gone.discard(number)
+        self._running_now[self._added[number].unit.priority] += 1
+
+    def forget(self, number: int) -> None:
+        """Leave a removed unit out of later searches; it can't be restored any more."""
+        holder = self._added.get(number)
+        if holder is not None and number >= len(self._running):
+            del self._added[number]
+            del self._added_by_priority[holder.unit.priority][number]
+            for node, _ in holder.places:
+                self._added_on[node].pop(number, None)
 
     def on(self, node: int) -> Iterator[tuple[int, Holder]]:
         """Return the units that have GPUs of a node."""
@@ -115,13 +129,18 @@ class Holders:
                 yield number, holder
 
     @property
+    def lowest(self) -> float:
+        """Return the lowest priority of a unit; infinity if none runs."""
+        return min((priority for priority, count in self._running_now.items() if count), default=_FOREVER)
+
+    @property
     def priorities(self) -> list[int]:
         """Return the priorities of all units, the lowest first."""
-        return sorted({*self._by_priority, *self._added_by_priority})
+        return sorted(priority for priority, count in self._running_now.items() if count)
 
     def youngest(self, priority: int) -> Iterator[Holder]:
         """Return the units of a priority, the youngest first."""
-        for numbers in (self._added_by_priority.get(priority, []), self._by_priority.get(priority, [])):
+        for numbers in (self._added_by_priority.get(priority, {}), self._by_priority.get(priority, ())):
             for number in reversed(numbers):
                 if (holder := self.get(number)) is not None:
                     yield holder

@@ -72,6 +72,7 @@ def ended_units(allocations: Iterable[AllocationPeriod], since: float, until: fl
 @dataclass(frozen=True)
 class _Pod:
     uid: str
+    name: str
     workload: str
     workload_uid: str
     namespace: str
@@ -98,6 +99,7 @@ def _pods(periods: Iterable[AllocationPeriod], begin: float, end: float) -> list
         found.append(
             _Pod(
                 uid,
+                first.pod,
                 first.workload_name,
                 first.workload_uid,
                 first.namespace,
@@ -111,7 +113,8 @@ def _pods(periods: Iterable[AllocationPeriod], begin: float, end: float) -> list
                 first.max_runtime,
             )
         )
-    return sorted(found, key=lambda pod: (pod.created, pod.start, pod.uid))
+    # Pods of the same second are in the order of the scheduler's queue.
+    return sorted(found, key=lambda pod: (pod.created, pod.namespace, pod.name, pod.start, pod.uid))
 
 
 def _gangs(pods: Sequence[_Pod]) -> list[list[_Pod]]:
@@ -137,7 +140,6 @@ def _unit(number: int, gang: Sequence[_Pod], begin: float, end: float, models: s
     shared = first.share < 1.0
     request = Request(
         count=first.gpus,
-        policy=Policy.ANY,
         exclusivity=Exclusivity.SHARED if shared else Exclusivity.EXCLUSIVE,
         share_milli=max(round(first.share * WHOLE), LEAST_SHARE) if shared else WHOLE,
         models=frozenset({first.model}) & models,

@@ -22,7 +22,9 @@ def max_runtime(pod: Pod) -> float | None:
 
 
 def started(pod: Pod, now: datetime) -> datetime:
-    """Return when the pod started, as far as known."""
+    """Return when the pod started, as far as known; one that was placed but is not bound yet starts now."""
+    if not pod.spec.node_name:
+        return now
     return pod.status.start_time or pod.metadata.creation_timestamp or now
 
 
@@ -33,7 +35,7 @@ def declared_end(pod: Pod, now: datetime) -> datetime | None:
     runtime = max_runtime(pod)
     if runtime is None:
         return None
-    return (started(pod, now) if pod.spec.node_name else now) + timedelta(seconds=runtime)
+    return started(pod, now) + timedelta(seconds=runtime)
 
 
 def expected_end(pod: Pod, now: datetime) -> datetime | None:
