@@ -28,6 +28,8 @@ class QueueSimulation(Simulation):
     evictions: list[Decided] = field(default_factory=list)
     coming_back: dict[int, set[str]] = field(default_factory=dict)
     """Evicted units with the UIDs of their pods that still run."""
+    first_runs: dict[int, int] = field(default_factory=dict)
+    """Units that go on with an evicted one, and that one's first number."""
     comes_back: bool = True
     refuses: bool = False
     """Whether the API server refuses evictions."""
@@ -55,6 +57,7 @@ class QueueSimulation(Simulation):
             if not uids & self.ends.keys():
                 del self.coming_back[number]
                 if self.comes_back:
+                    self.first_runs[len(self.units)] = self.first_runs.get(number, number)
                     self.arrive(replace(self.units[number], arrives=int(self.now)))
         for unit in arrivals:
             self.arrive(unit)

@@ -22,6 +22,9 @@ from gpufleet.placement.verdict import Fits
 MOST_NODES = 1_000
 """Nodes that are compared, those with the most free GPUs first."""
 
+LEAST_REMAINING_S = 600.0
+"""Seconds for which a holder without a declared end is expected to run at least: one that has just started tells nothing."""
+
 Ends = Callable[[str], float | None]
 """Returns when a holder is expected to end; None if that can't be expected."""
 

@@ -63,6 +63,7 @@ class BlockedPods:
             self._queue.unreserve(entry)
             entry.reclaims = found.reclaims
             self._preemption.hold([pod], found, "")
+            self._reserver.yielded(entry, found.places)
             return self._decisions.wait(entry, [pod], _preempting(found.places[0].node), found.evict)
         if entry.is_guaranteed and self._gpu_queues.entitlement([pod], [request]) is not None:
             entry.again_at = self._timing.monotonic() + RECLAIM_AGAIN_S

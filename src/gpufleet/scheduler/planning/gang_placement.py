@@ -244,6 +244,7 @@ class GangPlacement:
         self._queue.unreserve(entry)
         entry.reclaims = found.reclaims
         self._preemption.hold(pods, found, entry.gang.name)
+        self._reserver.yielded(entry, found.places)
         self._decisions.wait(entry, pods, Waiting(why, preempting=True), found.evict)
         return True
 

@@ -107,11 +107,16 @@ class Planner:
         if verdict is None and (refusal := self._gpu_queues.refusal([pod], [request])):
             return self._refuse(entry, pod, refusal)
         if verdict is None:
+            self._rank_if_due()
             verdict = self._placement.place(entry, pod, request, candidates)
             if isinstance(verdict, Fits) and self._due_ahead(entry):
                 if not self._catch_up(entry):
                     return self._decisions.wait(entry, [pod], Waiting(_BEING_PLANNED))
                 verdict = self._placement.place(entry, pod, request, candidates)
+        if isinstance(verdict, Refused) and self._due_ahead(entry):
+            # It is planned in its turn: units ahead of it get GPUs and reservations first.
+            entry.planned = -1
+            return self._decisions.wait(entry, [pod], Waiting(_BEING_PLANNED))
         entry.planned = self._ledger.freed
         if isinstance(verdict, Refused):
             offered = frozenset(candidates)
@@ -146,9 +151,7 @@ class Planner:
     def advance(self, seconds: float) -> bool:
         """Plan units that are due, in order, for so long; return whether none is left."""
         self._limit.start(seconds)
-        if self._gpu_queues.rank_due():
-            self._queue.rank()
-            self._cursor = _FIRST
+        self._rank_if_due()
         for entry in list(self._queue):
             if entry.order >= self._cursor and self._plan_if_due(entry):
                 self._cursor = max(self._cursor, entry.order)
@@ -159,6 +162,12 @@ class Planner:
         if self._from_start:
             self._cursor, self._from_start = _FIRST, False
         return not any(map(self._queue.due, self._queue))
+
+    def _rank_if_due(self) -> None:
+        """Compute the order between GpuQueues again if it is old: what has ended since then may change it."""
+        if self._gpu_queues.rank_due():
+            self._queue.rank()
+            self._cursor = _FIRST
 
     def _catch_up(self, entry: Entry) -> bool:
         """Plan the pods ahead that are due; return whether no unit is left. Gangs take too long for a filter call."""

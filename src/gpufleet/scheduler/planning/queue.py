@@ -165,7 +165,12 @@ class Queue:
         return sorted((entry for entry in found if entry is not None), key=_ORDER)
 
     def rank(self) -> None:
-        """Sort the units by the current ranks between GpuQueues."""
+        """Sort the units by the current ranks between GpuQueues.
+
+        Units that overtake a reservation are due: they may use its GPUs, or get one themselves.
+        """
+        reserving = self.reserving()
+        behind = self._reservations_ahead(reserving)
         by_queue: dict[str, list[WaitingUnit]] = {}
         for entry in sorted(self._sorted, key=lambda entry: entry.order[2:]):
             if (name := self._gpu_queues.queue_of(entry.pod.metadata.namespace)) is not None:
@@ -178,6 +183,21 @@ class Queue:
             if entry.is_guaranteed and not before:
                 entry.planned = -1
         self._sorted.sort(key=_ORDER)
+        for entry, ahead in self._reservations_ahead(reserving).items():
+            if behind.get(entry, {*reserving}) - ahead - {entry}:
+                entry.planned = -1
+
+    def _reservations_ahead(self, reserving: Sequence[Entry]) -> dict[Entry, set[Entry]]:
+        """Return the reserving units ahead of each unit; units behind all of them are left out."""
+        found: dict[Entry, set[Entry]] = {}
+        seen, left = set[Entry](), {*reserving}
+        for entry in self._sorted if left else ():
+            found[entry] = seen.copy()
+            if entry in left:
+                seen.add(entry)
+                if len(seen) == len(left):
+                    break
+        return found
 
     def _holding(self) -> list[Pod]:
         """Return the pods in the queue for which GPUs are held."""

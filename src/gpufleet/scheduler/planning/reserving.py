@@ -54,11 +54,7 @@ class Reserver:
     ) -> tuple[Fits, ...]:
         """Keep, make or drop the reservation of a unit that does not fit; return its GPUs."""
         reserving = self._queue.reserving()
-        ahead = [other for other in reserving if other.order < entry.order]
-        unknown = sum(
-            other.reservation is not None and other.reservation.needed_at is None for other in ahead
-        )
-        if len(ahead) >= self._most or unknown >= MOST_UNKNOWN:
+        if self._is_full([other for other in reserving if other.order < entry.order]):
             self._queue.unreserve(entry)
             return ()
         now = self._now()
@@ -89,8 +85,16 @@ class Reserver:
         needed_at, runtime = self._needed_at(entry, places), _runtime(pods)
         free_at = None if needed_at is None or runtime is None else needed_at + runtime
         entry.reservation = Reservation(places, now, needed_at, free_at)
-        self._drop(self._queue.reserving()[self._most :], ())
+        kept = self._queue.reserving()
+        self._drop([other for at, other in enumerate(kept) if self._is_full(kept[:at])], ())
         return places
+
+    def _is_full(self, ahead: Sequence[Entry]) -> bool:
+        """Return whether a unit behind these reservations gets none."""
+        unknown = sum(
+            other.reservation is not None and other.reservation.needed_at is None for other in ahead
+        )
+        return len(ahead) >= self._most or unknown >= MOST_UNKNOWN
 
     def yielded(self, entry: Entry, places: Sequence[Fits]) -> None:
         """Make reservations behind a unit again whose nodes the unit has taken GPUs of."""

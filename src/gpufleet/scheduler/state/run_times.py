@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 from gpufleet.kubernetes.annotations import MAX_RUNTIME
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.placement.earliest import LEAST_REMAINING_S
 from gpufleet.scheduler.state.gang_identity import number
 
 DEFAULT_GRACE = 30
@@ -12,7 +13,7 @@ DEFAULT_GRACE = 30
 _SERVICES = ("ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet")
 """Controllers whose pods run until somebody deletes them."""
 
-_LEAST_REMAINING = timedelta(seconds=60)
+_LEAST_REMAINING = timedelta(seconds=LEAST_REMAINING_S)
 
 
 def max_runtime(pod: Pod) -> float | None:
@@ -41,7 +42,7 @@ def declared_end(pod: Pod, now: datetime) -> datetime | None:
 def expected_end(pod: Pod, now: datetime) -> datetime | None:
     """Return when the pod is expected to end; None for services, which don't end.
 
-    A pod that declares nothing is expected to run as long again as it has run.
+    A pod that declares nothing is expected to run as long again as it has run, but at least ten minutes.
     """
     if (end := declared_end(pod, now)) is not None:
         return end
