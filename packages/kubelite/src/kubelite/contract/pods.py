@@ -146,7 +146,11 @@ class TestPods:
         (await api.post(api.path("pods", "a", "binding"), binding("a", "n1"))).ok(201)
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
         assert (await api.post(api.path("pods", "a", "eviction"), body)).ok(201)["status"] == "Success"
-        assert (await api.get(api.path("pods", "a"))).ok()["metadata"]["deletionTimestamp"]
+        evicted = (await api.get(api.path("pods", "a"))).ok()
+        assert evicted["metadata"]["deletionTimestamp"]
+        conditions = {each["type"]: each for each in evicted["status"]["conditions"]}
+        assert conditions["DisruptionTarget"]["status"] == "True"
+        assert conditions["DisruptionTarget"]["reason"] == "EvictionByEvictionAPI"
         (await api.delete(api.path("pods", "a"), {"gracePeriodSeconds": 0})).ok()
 
     async def test_a_priority_class_gives_a_pod_its_priority(self, api: Api) -> None:

@@ -34,14 +34,6 @@ async def bind(
     entry = objects.find(kind, namespace, name)
     pod = entry.object
     _check_binding(name, pod, metadata.get("uid") or "", metadata.get("resourceVersion") or "")
-    condition = {
-        "type": "PodScheduled",
-        "status": "True",
-        "lastProbeTime": None,
-        "lastTransitionTime": timestamp(objects.clock()),
-    }
-    status = dict(pod.get("status") or {})
-    others = [one for one in status.get("conditions") or () if one.get("type") != "PodScheduled"]
     before = pod["metadata"]
     after = dict(before)
     for field in ("annotations", "labels"):
@@ -51,7 +43,7 @@ async def bind(
         **pod,
         "metadata": after,
         "spec": {**pod["spec"], "nodeName": node},
-        "status": {**status, "conditions": [*others, condition]},
+        "status": _with_condition(objects, pod, {"type": "PodScheduled"}),
     }
     if not context.dry_run:
         objects.store.put(kind.collection, bound)
@@ -76,6 +68,14 @@ def _check_binding(name: str, pod: Json, uid: str, version: str) -> None:
         raise conflict("", "pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
 
 
+def _with_condition(objects: Objects, pod: Json, condition: Json) -> Json:
+    """Return the status of a pod with a condition that is true from now on."""
+    status = pod.get("status") or {}
+    others = [one for one in status.get("conditions") or () if one.get("type") != condition["type"]]
+    times = {"lastProbeTime": None, "lastTransitionTime": timestamp(objects.clock())}
+    return {**status, "conditions": [*others, {**condition, "status": "True", **times}]}
+
+
 async def evict(
     objects: Objects,
     deletion: Deletion,
@@ -85,7 +85,7 @@ async def evict(
     body: Any,
     context: WriteContext,
 ) -> Json:
-    """Delete a pod if its disruption budgets allow it. Raise 429 otherwise."""
+    """Delete a pod, with the condition DisruptionTarget, if its disruption budgets allow it. Raise 429 otherwise."""
     given: Json = body if isinstance(body, dict) else {}
     pod = objects.find(kind, namespace, name).object
     labels = pod["metadata"].get("labels") or {}
@@ -106,6 +106,10 @@ async def evict(
                 details={"causes": [cause]},
             )
         budgets.append(entry)
+    if not context.dry_run:
+        reason = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+        status = _with_condition(objects, pod, {"type": "DisruptionTarget", **reason})
+        objects.store.put(kind.collection, {**pod, "metadata": dict(pod["metadata"]), "status": status})
     options = DeleteOptions.read(given.get("deleteOptions"), {})
     await deletion.delete(kind, namespace, name, options, context)
     if not context.dry_run:
