@@ -114,6 +114,18 @@ async def test_a_pod_that_ended_while_no_server_ran_is_billed_until_its_end(stor
     assert (await hour_of(store))[0] == 1.0
 
 
+async def test_a_pod_that_was_evicted_while_no_server_ran_is_recorded_as_interrupted(store: Store) -> None:
+    started = world()
+    time = Time(HOUR + 600.0)
+    await Server(started, store, measured(0, 1), time).round()
+    started.pods["p"] = msgspec.structs.replace(
+        started.pods["p"], phase=Status.FAILED, ended=HOUR + 900.0, interrupted=True
+    )
+    await Server(started, store, measured(0, 1), Time(HOUR + 1800.0)).round()
+    (period,) = await store.allocation_periods.overlapping("prod", 0.0, 1e12)
+    assert (period.start, period.end, period.interrupted) == (HOUR, HOUR + 900.0, True)
+
+
 async def test_a_label_that_changed_splits_the_hour_also_over_a_restart(store: Store) -> None:
     time, true = Time(), world()
     server = Server(true, store, measured(0, 1), time)

@@ -74,9 +74,9 @@ def _continue_open(last: Period, period: Period, stored_until: float, changed: l
     """Continue the open period `last` with the observed `period`."""
     if period.end and period.end <= last.start:
         return last
-    if _facts(last) == _facts(period):
+    if last.facts == period.facts:
         if period.end:
-            last = _ended(last, period.end)
+            last = msgspec.structs.replace(period, start=last.start)
             changed.append(last)
         return last
     split = period.start if period.start > last.start else max(last.start, stored_until)
@@ -87,7 +87,3 @@ def _continue_open(last: Period, period: Period, stored_until: float, changed: l
 
 def _ended(period: Period, end: float) -> Period:
     return msgspec.structs.replace(period, end=max(period.start, end))
-
-
-def _facts(period: Period) -> object:
-    return msgspec.structs.replace(period, start=0.0, end=0.0)

@@ -35,6 +35,13 @@ class AllocationPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The longest run time that the pod declares, in seconds; 0 if it declares none."""
     start: float
     end: float = 0.0
+    interrupted: bool = False
+    """Whether it ended because the pod was evicted, preempted or lost its node."""
+
+    @property
+    def facts(self) -> "AllocationPeriod":
+        """Return what decides whether two periods are one."""
+        return msgspec.structs.replace(self, start=0.0, end=0.0, interrupted=False)
 
 
 class CapacityPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -47,3 +54,8 @@ class CapacityPeriod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Other names that exporters use for the node."""
     start: float
     end: float = 0.0
+
+    @property
+    def facts(self) -> "CapacityPeriod":
+        """Return what decides whether two periods are one."""
+        return msgspec.structs.replace(self, start=0.0, end=0.0)

@@ -128,6 +128,8 @@ class FleetPod(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     bound: float = 0.0
     started: float = 0.0
     ended: float = 0.0
+    interrupted: bool = False
+    """Whether it ends because it is evicted, preempted or has lost its node."""
 
     @property
     def holds(self) -> bool:

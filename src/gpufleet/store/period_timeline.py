@@ -53,7 +53,7 @@ def _put(timeline: dict[float, Period], period: Period) -> None:
         if other.start > period.start:
             if period.end and _end(other) > period.end:
                 timeline[period.end] = msgspec.structs.replace(other, start=period.end)
-        elif _facts(other) == _facts(period):
+        elif other.facts == period.facts:
             period = msgspec.structs.replace(period, start=other.start)
         else:
             timeline[other.start] = msgspec.structs.replace(other, end=period.start)
@@ -66,7 +66,3 @@ def _overlap(one: Period, other: Period) -> bool:
 
 def _end(period: Period) -> float:
     return period.end or float("inf")
-
-
-def _facts(period: Period) -> object:
-    return msgspec.structs.replace(period, start=0.0, end=0.0)

@@ -153,7 +153,7 @@ class PeriodStore(Generic[Period]):
             before = stored.get(self._key(period))
             if before == period:
                 continue
-            if before is None or msgspec.structs.replace(before, end=period.end) != period:
+            if before is None or before.facts != period.facts or before.start != period.start:
                 first = min(first, period.start)
             else:
                 first = min(first, before.end or _FOREVER, period.end or _FOREVER)

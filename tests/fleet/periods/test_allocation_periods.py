@@ -188,3 +188,17 @@ def test_capacity_of_a_node_whose_gpus_come_and_go_counts_once() -> None:
         (1100.0, 1150.0, 8),
         (1200.0, 0.0, 8),
     ]
+
+
+def test_the_period_of_an_evicted_pod_ends_interrupted() -> None:
+    clock = Clock()
+    fleet = fleet_with(clock)
+    fleet.put_pod(pod())
+    clock.now = 1200.0
+    fleet.put_pod(pod(interrupted=True))
+    fleet.allocation_periods.drain()
+    assert [period.interrupted for period in fleet.allocation_periods.open()] == [False]
+    clock.now = 1230.0
+    fleet.drop_pod("p")
+    [period] = fleet.allocation_periods.drain()
+    assert (period.start, period.end, period.interrupted) == (1000.0, 1230.0, True)

@@ -369,3 +369,10 @@ def test_the_status_of_an_owner_depends_on_its_kind(
     owner = owner_from(msgspec.json.decode(msgspec.json.encode(raw), type=KubeOwner), kind, "v1")
     assert owner.status is expected
     assert (owner.ended > 0) == (expected in (Status.COMPLETED, Status.FAILED) and "conditions" in status)
+
+
+@pytest.mark.parametrize(("value", "interrupted"), [("True", True), ("False", False)])
+def test_a_pod_that_the_control_plane_ends_is_interrupted(value: str, interrupted: bool) -> None:
+    condition = {"type": "DisruptionTarget", "status": value, "reason": "EvictionByEvictionAPI"}
+    raw = pod([container(1)], status={"phase": "Running", "conditions": [condition]})
+    assert pod_from(decode(PODS, raw), None).interrupted == interrupted

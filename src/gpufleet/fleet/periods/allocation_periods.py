@@ -32,8 +32,10 @@ class AllocationPeriods:
         """The last closed period of each pod, the newest last."""
         self._changed: dict[tuple[str, float], AllocationPeriod] = {}
 
-    def update(self, pod_uid: str, now: AllocationPeriod | None, at: float) -> None:
-        """Record that the pod holds `now` at `at`, or nothing.
+    def update(
+        self, pod_uid: str, now: AllocationPeriod | None, at: float, *, interrupted: bool = False
+    ) -> None:
+        """Record that the pod holds `now` at `at`, or nothing, perhaps because it was `interrupted`.
 
         The start of `now` counts only if the pod held nothing before.
         """
@@ -50,7 +52,7 @@ class AllocationPeriods:
             del self._open[pod_uid]
             if now is None:
                 self._shorten(pod_uid, before.start, at)
-            self._close(before, at)
+            self._close(before, at, interrupted=now is None and interrupted)
         elif now is not None and (last := self._closed.get(pod_uid)) is not None:
             now = msgspec.structs.replace(now, start=max(now.start, last.end))
         if now is not None:
@@ -75,8 +77,8 @@ class AllocationPeriods:
             if period.pod_uid in self._open:
                 self._open[period.pod_uid] = (period, self._open[period.pod_uid][1])
 
-    def _close(self, period: AllocationPeriod, at: float) -> None:
-        ended = msgspec.structs.replace(period, end=max(at, period.start))
+    def _close(self, period: AllocationPeriod, at: float, *, interrupted: bool = False) -> None:
+        ended = msgspec.structs.replace(period, end=max(at, period.start), interrupted=interrupted)
         self._changed[period.pod_uid, period.start] = ended
         self._closed.pop(period.pod_uid, None)
         self._closed[period.pod_uid] = ended

@@ -70,9 +70,9 @@ class PeriodTracker:
         elif new and pod.gpus and pod.node and pod.bound and pod.ended:
             # First seen after it ended: it held its GPUs nevertheless.
             self.allocation_periods.update(pod.uid, self._period(pod, pod.bound), moment)
-            self.allocation_periods.update(pod.uid, None, pod.ended)
+            self._end(pod, pod.ended)
         else:
-            self.allocation_periods.update(pod.uid, None, pod.ended or moment)
+            self._end(pod, pod.ended or moment)
 
     def end_pod(self, pod: FleetPod, at: float) -> None:
         """Record that the pod is gone."""
@@ -81,7 +81,10 @@ class PeriodTracker:
         if pod.uid in self._initial_pods and pod.holds:
             self.allocation_periods.update(pod.uid, self._period(pod, pod.bound or at), at)
         self._initial_pods.discard(pod.uid)
-        self.allocation_periods.update(pod.uid, None, pod.ended or at)
+        self._end(pod, pod.ended or at)
+
+    def _end(self, pod: FleetPod, at: float) -> None:
+        self.allocation_periods.update(pod.uid, None, at, interrupted=pod.interrupted)
 
     def update_capacity(self, name: str, view: NodeView | None) -> None:
         """Record how many GPUs the node has now; None if the node is gone."""

@@ -18,7 +18,10 @@ from gpufleet.sources.kubernetes.claimed_gpus import (
 )
 from gpufleet.sources.kubernetes.dynamic_resources import HeldDevice
 
-_ENDING = {"Ready": "False", "ContainersReady": "False", "DisruptionTarget": "True"}
+_INTERRUPTED = "DisruptionTarget"
+"""The condition of pods that the control plane or the kubelet ends: eviction, preemption, a lost node."""
+
+_ENDING = {"Ready": "False", "ContainersReady": "False", _INTERRUPTED: "True"}
 """Conditions that change when a pod ends."""
 
 PHASES = {
@@ -66,6 +69,7 @@ def pod_from(
         bound=_bound(pod),
         started=_seconds(pod.status.start_time),
         ended=_ended(pod) if phase.ended else 0.0,
+        interrupted=any(c.type == _INTERRUPTED and c.status == "True" for c in pod.status.conditions),
     )
 
 
