@@ -29,6 +29,7 @@ _BY_END = {
     "holding": "holding_retention",
     "capacity": "holding_retention",
     "observed_span": "holding_retention",
+    "queue_rules": "holding_retention",
     "ended_workload": "ended_retention",
 }
 """Tables whose rows expire by their end."""

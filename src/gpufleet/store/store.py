@@ -24,6 +24,7 @@ from gpufleet.store.postgres.database import Database, open_database
 from gpufleet.store.postgres.embedded import embedded_server, running_server
 from gpufleet.store.postgres.leadership import Leadership
 from gpufleet.store.postgres.migrate import upgrade
+from gpufleet.store.queue_rules import QueueRulesStore
 from gpufleet.store.readings.readings import ReadingStore
 from gpufleet.store.snapshots import SnapshotStore
 from gpufleet.store.start_calibrations import StartCalibrations
@@ -47,6 +48,7 @@ class Store:
             database, self.accounted, "holding", "pod_uid", AllocationPeriod
         )
         self.capacity_periods = PeriodStore(database, self.accounted, "capacity", "node", CapacityPeriod)
+        self.queue_rules = QueueRulesStore(database, self.accounted)
         self.observed = ObservedSpans(database, self.accounted)
         self.snapshots = SnapshotStore(database, self.accounted)
         self.hours = HourStore(database, self.accounted)

@@ -1,16 +1,21 @@
 """Accounting as the server wires it: over a real API, a real database, one server of two."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.waiting import wait_until
 
+from gpufleet.cli import main
 from gpufleet.errors import SettingsError
 from gpufleet.kubernetes import Connection, KubeClient
+from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.runtime.settings import (
     AccountingSettings,
     KubernetesSettings,
@@ -18,6 +23,7 @@ from gpufleet.runtime.settings import (
     StoreSettings,
     load_settings,
 )
+from gpufleet.scheduler.queues.expected_order import QueueRules
 from gpufleet.server.wiring.accounting import rollup_plan, snapshot_step
 from gpufleet.server.wiring.assemble import open_components
 from gpufleet.store import Store
@@ -87,6 +93,64 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
         later = await open_components(settings, exit_stack)
         (ended,) = later.clusters.default.fleet.ended().values()
         assert ended.workload.name == "p"
+
+
+async def test_queues_and_evictions_are_recorded_for_replays(
+    settings: Settings, api: KubeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The replay of the ledger has the GpuQueue, and knows that the second pod continues the evicted one."""
+    for definition in definitions():
+        if definition["spec"]["names"]["kind"] == "GpuQueue":
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            await api.write_json("POST", path, definition)
+    queues = "/apis/gpu.scheduling/v1/gpuqueues"
+    spec = {"namespaces": ["default"], "weight": 3, "limit": {"gpus": 2}}
+    made = {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuQueue",
+        "metadata": {"name": "research"},
+        "spec": spec,
+    }
+    await api.write_json("POST", queues, made)
+    status = {"status": {"namespaces": ["default"]}}
+    await api.write_json(
+        "PATCH", f"{queues}/research/status", status, content_type="application/merge-patch+json"
+    )
+    async with AsyncExitStack() as exit_stack:
+        store = (await open_components(settings, exit_stack)).store
+
+        async def recorded() -> list[Any]:
+            rows = await store.queue_rules.overlapping("default", 0.0, 1e12)
+            rules = [msgspec.json.decode(text, type=QueueRules) for _, text in rows]
+            return [(quota.name, quota.weight, quota.limit) for each in rules for quota in each.quotas]
+
+        assert await wait_until(recorded) == [("research", 3, 2000)]
+        await api.write_json("POST", "/api/v1/namespaces/default/pods", pod("p"))
+        await wait_until(lambda: held(store))
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": "p"},
+            "deleteOptions": {"gracePeriodSeconds": 0},
+        }
+        await api.write_json("POST", "/api/v1/namespaces/default/pods/p/eviction", eviction)
+
+        async def interrupted() -> bool:
+            rows = await store.allocation_periods.overlapping("default", 0.0, 1e12)
+            return any(row.end and row.interrupted for row in rows)
+
+        await wait_until(interrupted)
+    capsys.readouterr()  # the log of the server
+    monkeypatch.setenv("DATABASE_URL", str(settings[StoreSettings].url))
+    words = ["simulate", "--from-ledger", "--since", "1h", "--quiet", "-o", "json"]
+    assert await asyncio.to_thread(main, words) == 0
+    [scenario] = json.loads(capsys.readouterr().out)["scenarios"]
+    assert set(scenario["wait_by_queue"]) == {"research"}
+    assert await asyncio.to_thread(main, [*words, "--quotas", "off", "--weight", "default=2"]) == 0
+    [scenario] = json.loads(capsys.readouterr().out)["scenarios"]
+    assert set(scenario["wait_by_queue"]) == {"default"}
+    assert await asyncio.to_thread(main, [*words, "--weight", "reserch=2"]) != 0
+    assert "no such queue; there are research" in capsys.readouterr().err
 
 
 def test_a_period_that_does_not_fit_into_an_hour_is_refused() -> None:

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field, replace
 
 from gpufleet.estimates.fleet_state import Rank, Reclaim, Used
 from gpufleet.kubernetes.crds.gpu_queue import DEFAULT_QUEUE, GpuQueue
@@ -49,11 +50,15 @@ class ExpectedOrder:
         self._guaranteed = Counter({name: quotas.shared(name).size for name in quotas.by_name})
         """The guarantees of queues and departments in thousandths of GPUs."""
 
-    def copy(self) -> "ExpectedOrder":
-        """Return an independent copy for one run."""
+    def copy(self, use: Mapping[str, float] | None = None) -> "ExpectedOrder":
+        """Return an independent copy for one run, with another `use` if one is given."""
         found = copy(self)
-        found._use = dict(self._use)
+        found._use = dict(self._use if use is None else use)
         return found
+
+    def use(self) -> Mapping[str, float]:
+        """Return the decayed use of each queue in GPU-seconds."""
+        return self._use
 
     def queues(self) -> list[str]:
         """Return the names of all queues that units may be in, with the default one."""
@@ -167,11 +172,53 @@ class ExpectedOrder:
         return Level.DEPARTMENT if inside else Level.BORROWED
 
 
-def expected_order(queues: Iterable[GpuQueue]) -> tuple[ExpectedOrder | None, dict[str, str]]:
+@dataclass(frozen=True)
+class QueueRules:
+    """What the GpuQueues of a cluster allow at a time. It can be stored as JSON; equal rules have equal JSON."""
+
+    quotas: tuple[Quota, ...] = ()
+    namespaces: Mapping[str, str] = field(default_factory=dict)
+    """The queue of each namespace; others are in the default queue."""
+    stopped: tuple[str, ...] = ()
+    """Queues that have used up a hard budget."""
+    half_life: float = HALF_LIFE_S
+
+    def order(self, use: Mapping[str, float]) -> ExpectedOrder | None:
+        """Return the order between queues with this decayed use in GPU-seconds; None without queues."""
+        if not self.quotas:
+            return None
+        kueue = NO_QUEUE in self.namespaces.values()
+        return ExpectedOrder(Quotas(self.quotas), use, frozenset(self.stopped), self.half_life, kueue=kueue)
+
+    def with_quotas(
+        self, weights: Mapping[str, float], limits: Mapping[str, float], guarantees: Mapping[str, float]
+    ) -> "QueueRules":
+        """Return the rules with other quotas in GPUs for some queues."""
+        known = {quota.name: quota for quota in self.quotas}
+        for name in sorted({*weights, *limits, *guarantees}):
+            quota = known.get(name, Quota(name))
+            known[name] = replace(
+                quota,
+                guaranteed=round(guarantees[name] * GPU) if name in guarantees else quota.guaranteed,
+                models=quota.models if name not in guarantees else {},
+                limit=round(limits[name] * GPU) if name in limits else quota.limit,
+                weight=weights.get(name, quota.weight),
+            )
+        return replace(self, quotas=tuple(known.values()))
+
+
+def expected_order(queues: Iterable[GpuQueue]) -> tuple[ExpectedOrder | None, Mapping[str, str]]:
     """Return the order and the queue of each namespace; None without GpuQueues. Others are in the default queue."""
+    objects = list(queues)
+    rules = rules_of(objects)
+    total = sum(queue.status.used for queue in objects) * _lifetime(rules.half_life)
+    use = {queue.metadata.name: queue.status.share * total for queue in objects}
+    return rules.order(use), rules.namespaces
+
+
+def rules_of(queues: Iterable[GpuQueue]) -> QueueRules:
+    """Return what GpuQueues allow, from their specs and statuses."""
     objects = {queue.metadata.name: queue for queue in queues}
-    if not objects:
-        return None, {}
     invalid = {
         name: "invalid"
         for name, queue in objects.items()
@@ -179,36 +226,23 @@ def expected_order(queues: Iterable[GpuQueue]) -> tuple[ExpectedOrder | None, di
     }
     used_up = {name for name, queue in objects.items() if _used_up(queue)}
     soft = {name for name in used_up if not _is_hard(objects[name])}
-    quotas = Quotas(
+    quotas = tuple(
         quota_of(queue, Assignment(invalid=invalid), last=bool(soft & {name, queue.spec.parent}))
-        for name, queue in objects.items()
+        for name, queue in sorted(objects.items())
     )
     half_lives = (queue.status.half_life_seconds for queue in objects.values())
     half_life = next((float(each) for each in half_lives if each), HALF_LIFE_S)
-    total = sum(queue.status.used for queue in objects.values()) * _lifetime(half_life)
-    use = {name: queue.status.share * total for name, queue in objects.items()}
     namespaces = {each: name for name, queue in objects.items() for each in queue.status.namespaces}
     kueue = {each for queue in objects.values() for each in queue.status.kueue_namespaces}
     namespaces.update(dict.fromkeys(kueue, NO_QUEUE))
-    order = ExpectedOrder(quotas, use, frozenset(used_up - soft), half_life, kueue=bool(kueue))
-    return order, namespaces
+    return QueueRules(quotas, namespaces, tuple(sorted(used_up - soft)), half_life)
 
 
 def order_of_quotas(
     weights: Mapping[str, float], limits: Mapping[str, float], guarantees: Mapping[str, float]
 ) -> ExpectedOrder | None:
     """Return the order between queues with these quotas in GPUs and no use so far; None without any quota."""
-    names = {*weights, *limits, *guarantees}
-    quotas = (
-        Quota(
-            name,
-            guaranteed=round(guarantees.get(name, 0) * GPU),
-            limit=round(limits[name] * GPU) if name in limits else None,
-            weight=weights.get(name, 1),
-        )
-        for name in sorted(names)
-    )
-    return ExpectedOrder(Quotas(quotas), {}, frozenset()) if names else None
+    return QueueRules().with_quotas(weights, limits, guarantees).order({})
 
 
 def queue_of(namespace: str, namespaces: Mapping[str, str]) -> str:

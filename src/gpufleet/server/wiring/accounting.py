@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
+import msgspec
+
 from gpufleet.accounting.loop import AccountedCluster, AccountingLoop
 from gpufleet.accounting.recorder import Recorder
 from gpufleet.accounting.report import Report, ReportPeriod, grouping_of
@@ -20,14 +22,17 @@ from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workloads.archive import MAX_ARCHIVED, WorkloadRecord
 from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.settings import AccountingSettings, AlertSettings, ReportSettings, Settings
+from gpufleet.scheduler.queues.expected_order import rules_of
 from gpufleet.server.routes.accounting.report import build_report
 from gpufleet.server.routes.accounting.report_chart import CHART_LINES
 from gpufleet.server.scheduled_reports import ScheduledReports
 from gpufleet.server.wiring.components import Components
+from gpufleet.sources.kubernetes.source import KubernetesSource
 from gpufleet.store import Store, lead
 from gpufleet.store.prune import RetentionSettings, prune_accounting, publish_retention
 
 _STORE_ENDED_EVERY = 5.0
+_RECORD_RULES_EVERY = 5.0
 
 
 async def open_accounting(components: Components) -> None:
@@ -46,6 +51,10 @@ async def open_accounting(components: Components) -> None:
         await store.accounted.open(cluster.name, time.time())
         cluster.fleet.restore_ended(await store.ended.newest(cluster.name, MAX_ARCHIVED))
         background.start("ended_workloads", partial(_store_ended, cluster.fleet, store), cluster=cluster.name)
+
+    for name, source in components.kubernetes_sources.items():
+        record = partial(_record_queue_rules, name, source, store)
+        background.start("queue_rules", record, cluster=name)
 
     retention = retention_settings(components.settings)
     await publish_retention(store, retention, time.time())
@@ -127,6 +136,18 @@ def _account(
 ) -> AccountedCluster:
     recorder = Recorder(cluster.fleet, store, time.time, up_to_date)
     return AccountedCluster(recorder, cluster.metrics, rollup_plan(settings), snapshot_step(settings))
+
+
+async def _record_queue_rules(cluster: str, source: KubernetesSource, store: Store) -> None:
+    """Record what GpuQueues allow, whenever it changes."""
+    await source.gpu_queues.synced()
+    recorded = b""
+    while True:
+        rules = msgspec.json.encode(rules_of(source.gpu_queues.cache), order="sorted")
+        if rules != recorded:
+            await store.queue_rules.record(cluster, rules, time.time())
+            recorded = rules
+        await asyncio.sleep(_RECORD_RULES_EVERY)
 
 
 async def _store_ended(fleet: Fleet, store: Store) -> None:
