@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Protocol
 
+from gpufleet.estimates.node_gpus import WHOLE, NodeGpus
 from gpufleet.estimates.run_times import Job
 
 Rank = tuple[float, ...]
@@ -104,7 +105,7 @@ class FleetState:
     def room(self, unit: WaitingUnit) -> int:
         """Return for how many pods of a unit there would be room if nothing else ran."""
         return sum(
-            number * (size // unit.milli)
+            number * NodeGpus(size // WHOLE).room(unit.milli)
             for (size, model), number in self._sizes.items()
             if not unit.models or model in unit.models
         )

@@ -99,7 +99,7 @@ class ForwardRuns:
 
     def __init__(self, state: FleetState, probes: Sequence[WaitingUnit], horizon: float) -> None:
         self._state, self._probes, self._horizon = state, probes, horizon
-        self._free = FreeGpus(state.free, state.models)
+        self._free = FreeGpus(state.free, state.models, state.running)
         self._holders = Holders(state.running)
         self._used = state.used() if state.order is not None else {}
 
@@ -174,7 +174,7 @@ class _Run:
             else:
                 ended += 1
                 freed = self._end_units(now)
-                room = max((self._free.free[node] for node in freed), default=0)
+                room = max(map(self._free.free, freed), default=0)
                 self._walk(now, room, probing=probing and (ended < _PROBE_ALWAYS or not ended % _PROBE_EVERY))
         return Forward(self._starts, self._probes.starts(), now)
 
@@ -367,13 +367,13 @@ class _Run:
         self._start(entry, room.places, now)
         for number, _ in room.evicted:
             self._holders.forget(number)
-        return [_waiting_again(number, holder, now) for number, holder in room.evicted]
+        return [self._waiting_again(number, holder, now) for number, holder in room.evicted]
 
-
-def _waiting_again(number: int, holder: Holder, now: float) -> _Entry:
-    """Return an evicted unit as one that waits in its old place and runs from its beginning."""
-    order = (-holder.unit.priority, -2.0, number)
-    return _Entry(order, holder.unit, holder.runtime, f"evicted {number}", now)
+    def _waiting_again(self, number: int, holder: Holder, now: float) -> _Entry:
+        """Return an evicted unit as one that has just arrived and runs from its beginning."""
+        self._number += 1
+        order = (-holder.unit.priority, now, self._number)
+        return _Entry(order, holder.unit, holder.runtime, f"evicted {number}", now)
 
 
 def _order(entry: _Entry | _Turn) -> Order:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gpufleet.estimates.fleet_state import RunningUnit, WaitingUnit
 from gpufleet.estimates.free_gpus import Places
+from gpufleet.placement.earliest import LEAST_REMAINING_S
 
-_LEAST_REMAINING_S = 60.0
 _MOST_SOONEST = 2_000
 _FOREVER = float("inf")
 
@@ -28,7 +28,7 @@ class Holder:
         """Return the end that the scheduler expects: the declared one, or as long again as it has run."""
         declared = self.unit.job.declared
         return (
-            self.since + declared if declared is not None else now + max(now - self.since, _LEAST_REMAINING_S)
+            self.since + declared if declared is not None else now + max(now - self.since, LEAST_REMAINING_S)
         )
 
 
@@ -148,4 +148,4 @@ class Holders:
 
 def _remaining(unit: RunningUnit) -> float:
     declared = unit.job.declared
-    return declared - unit.elapsed if declared is not None else max(unit.elapsed, _LEAST_REMAINING_S)
+    return declared - unit.elapsed if declared is not None else max(unit.elapsed, LEAST_REMAINING_S)

@@ -78,12 +78,13 @@ class Reservations:
 
         `ends` are the ends of its units, what they return, and whether the end is known.
         """
-        free, at, all_known = self._free.free[node], now, True
+        free, at, all_known = self._free.on(node), now, True
         for end, held, known in sorted(ends):
-            if free >= milli:
+            if free.fits(milli):
                 break
-            free, at, all_known = free + held, end, all_known and known
-        return (at, all_known) if free >= milli else (_FOREVER, False)
+            free.release(held)
+            at, all_known = end, all_known and known
+        return (at, all_known) if free.fits(milli) else (_FOREVER, False)
 
 
 def kept_of(soonest: Sequence[Drained], unit: WaitingUnit) -> Kept | None:

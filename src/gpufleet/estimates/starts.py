@@ -15,7 +15,7 @@ from gpufleet.estimates.arrivals import Arrivals
 from gpufleet.estimates.calibration import Calibration, Errors, Raw
 from gpufleet.estimates.fleet_state import FleetState, Grouping, Used, WaitingUnit
 from gpufleet.estimates.forward import ForwardRuns, Sampled
-from gpufleet.estimates.free_gpus import WHOLE
+from gpufleet.estimates.node_gpus import WHOLE
 from gpufleet.estimates.run_times import Floats, Job, RunTimes
 
 SAMPLES = 12

@@ -54,7 +54,7 @@ class Victims:
             if node is None:
                 self.undo(Room(tuple(taken), tuple(evicted)))
                 return None
-            self._free.change(node, -unit.milli)
+            self._free.take(node, unit.milli)
             taken.append((node, unit.milli))
         return Room(tuple(taken), tuple(evicted))
 
@@ -63,7 +63,8 @@ class Victims:
         self._free.release(room.places)
         for number, holder in room.evicted:
             self._holders.restore(number)
-            self._free.release(tuple((node, -milli) for node, milli in holder.places))
+            for node, milli in holder.places:
+                self._free.take(node, milli)
             self._count(holder, 1)
 
     def _count(self, holder: Holder, sign: int) -> None:
@@ -75,15 +76,17 @@ class Victims:
         best: tuple[int, int, list[Victim]] | None = None
         reclaimable = self._reclaimable(unit)
         for node in self._nodes(unit, reclaimable):
-            free, cost, chosen = self._free.free[node], 0, list[Victim]()
+            free, cost, chosen = self._free.on(node), 0, list[Victim]()
             for number, holder in sorted(self._holders.on(node), key=_harm):
-                if free >= unit.milli:
+                if free.fits(unit.milli):
                     break
                 if self._may_evict(unit, holder, reclaimable):
                     chosen.append((number, holder))
                     cost += sum(milli for _, milli in holder.places)
-                    free += sum(milli for place, milli in holder.places if place == node)
-            if free >= unit.milli and (best is None or cost < best[0]):
+                    for place, milli in holder.places:
+                        if place == node:
+                            free.release(milli)
+            if free.fits(unit.milli) and (best is None or cost < best[0]):
                 best = cost, node, chosen
         return (best[1], best[2]) if best is not None else None
 
