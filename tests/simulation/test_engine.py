@@ -56,8 +56,8 @@ MIX = [
     [
         ("fifo", {0: 0, 1: 100, 2: 200, 3: 210}),
         ("priority", {0: 0, 2: 2, 3: 100, 1: 110}),
-        ("no-backfill", {3: 3, 0: 13, 1: 113, 2: 213}),
-        ("default", {3: 3, 0: 13, 1: 113, 2: 213}),
+        ("no-backfill", {3: 3, 1: 13, 2: 113, 0: 113}),
+        ("default", {3: 3, 1: 13, 2: 113, 0: 113}),
     ],
 )
 def test_rules_decide_the_order_of_starts(rules: str, expected: dict[int, float]) -> None:
@@ -99,6 +99,26 @@ def test_failed_nodes_interrupt_units_that_run_again_elsewhere() -> None:
     assert outcome.failures > 0
     assert outcome.completed == 6
     assert outcome.lost_gpu_hours > 0
+
+
+@pytest.mark.parametrize("grace", [0.0, 30.0])
+@pytest.mark.parametrize("deleted", [20.0, 100.0])
+def test_a_unit_that_is_deleted_after_its_eviction_does_not_start_again(deleted: float, grace: float) -> None:
+    evicted = unit(0, 8, 0, 1000, leaves_at=deleted)
+    preempting = unit(1, 8, 10, 500, priority=10)
+    found = starts([evicted, preempting], Scenario(grace_s=grace), one_node())
+    assert found == {0: 0, 1: min(10 + grace, deleted) if grace else 10}
+
+
+def test_evicted_units_have_their_gpus_until_they_have_terminated_or_the_simulation_ends() -> None:
+    units = [unit(0, 8, 0, 1000), unit(1, 8, 10, 500, priority=10)]
+    run = Simulation(one_node(), units, Scenario(grace_s=30.0), until=25)
+    outcome = run.run()
+    assert outcome.allocated_gpu_hours == pytest.approx(8 * 25 / 3600)
+    assert outcome.preemptions == 0
+    later = Simulation(one_node(), units, Scenario(grace_s=30.0), until=100).run()
+    assert later.preemptions == 1
+    assert later.allocated_gpu_hours == pytest.approx(8 * 100 / 3600)
 
 
 def test_units_that_no_node_can_take_are_counted_and_left_out() -> None:

@@ -13,17 +13,19 @@ from itertools import product
 from pathlib import Path
 
 from gpufleet.accounting.prices import price_of
+from gpufleet.cli.recorded_ledger import RecordedLedger, read_ledger
 from gpufleet.errors import InvalidRequest, SettingsError
 from gpufleet.model.gpu_models import accepted_models, single_model
 from gpufleet.placement import CandidateGpu, CandidateNode
-from gpufleet.runtime.settings import Settings, StoreSettings
+from gpufleet.runtime.settings import Settings
 from gpufleet.runtime.settings.prices import prices_by_model
 from gpufleet.scheduler.queues.expected_order import order_of_quotas
 from gpufleet.simulation import generate
 from gpufleet.simulation.compare import Input, compare
-from gpufleet.simulation.ledger import Recorded, recorded
+from gpufleet.simulation.ledger import Recorded
 from gpufleet.simulation.outcome import Outcome
 from gpufleet.simulation.page import page
+from gpufleet.simulation.queues import Queues
 from gpufleet.simulation.scenario import DAY, RULES, Scenario
 from gpufleet.simulation.text_report import duration, table
 from gpufleet.simulation.unit import Unit
@@ -75,6 +77,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{name}", type=_pair, action="append", default=[], metavar="NAME=NUMBER", help=text
         )
     group.add_argument(
+        "--quotas",
+        choices=["on", "off"],
+        default="on",
+        help="apply the GpuQueues that the ledger has recorded",
+    )
+    group.add_argument(
+        "--grace",
+        type=span,
+        default=30.0,
+        metavar="SPAN",
+        help="time that evicted pods take to terminate (default: 30s)",
+    )
+    group.add_argument(
         "--node-mtbf", type=span, default=0.0, metavar="SPAN", help="mean time between failures of a node"
     )
     group.add_argument("--repair", type=span, default=4 * 3600.0, metavar="SPAN", help="default: 4h")
@@ -91,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 _EFFECT = {
     "--pods": ("nodes", "pods", "load", "plot"),
     "--trace": ("nodes",),
-    "--from-ledger": ("nodes", "since", "cluster"),
+    "--from-ledger": ("nodes", "since", "cluster", "quotas"),
     "--generate": ("since", "load"),
 }
 """The flags of `simulate` that only some inputs use; all others are of simulations over time."""
@@ -122,9 +137,12 @@ def run_over_time(
     """Run the scenarios; `read_nodes` are those of --nodes."""
     if arguments.html and not arguments.html.parent.is_dir():
         raise SettingsError(f"--html {arguments.html}: there is no directory {arguments.html.parent}")
-    given, known = _input(settings, arguments, read_nodes)
-    _check_queues(arguments, {unit.queue for unit in given.units})
-    runs = [(scenario, scaled) for scenario, scaled in _runs(arguments, given)]
+    given, ledger = _input(settings, arguments, read_nodes)
+    known = ledger.recorded if ledger is not None else None
+    _check_queues(
+        arguments, {unit.queue for unit in given.units} | (ledger.queues if ledger is not None else set())
+    )
+    runs = _runs(arguments, given, ledger)
     workers = min(os.cpu_count() or 1, 2)
     shown = _Progress(len(runs), arguments.quiet)
     outcomes = compare(runs, workers, shown)
@@ -179,13 +197,16 @@ def _title(arguments: argparse.Namespace) -> str:
 
 def _input(
     settings: Settings, arguments: argparse.Namespace, nodes: list[CandidateNode] | None
-) -> tuple[Input, Recorded | None]:
+) -> tuple[Input, RecordedLedger | None]:
     if sum(map(bool, (arguments.trace, arguments.from_ledger, arguments.generate))) > 1:
         raise SettingsError("give one of --trace, --from-ledger and --generate")
     if arguments.from_ledger:
-        known = asyncio.run(_read_ledger(settings, arguments.cluster, arguments.since))
+        ledger = asyncio.run(
+            read_ledger(settings, arguments.cluster, arguments.since, quotas=arguments.quotas == "on")
+        )
+        known = ledger.recorded
         absences = [] if nodes else known.absences
-        return Input(nodes or known.nodes, known.units, known.end, absences, known.begin), known
+        return Input(nodes or known.nodes, known.units, known.end, absences, known.begin), ledger
     if arguments.generate:
         number, gpus = arguments.generate
         fleet = generate.nodes(number, gpus)
@@ -206,29 +227,9 @@ def _generated(arguments: argparse.Namespace, seed: int) -> list[Unit]:
     return generate.units(number * gpus, load, seed)
 
 
-async def _read_ledger(settings: Settings, cluster: str, since: float) -> Recorded:
-    from gpufleet.store.store import open_store
-
-    store_settings = settings[StoreSettings]
-    if not store_settings.url and not (store_settings.data / "postgres").exists():
-        # The store would create an empty database there.
-        raise SettingsError(
-            f"--data {store_settings.data}: no server has recorded anything there; give the server's --data, "
-            "or its database in DATABASE_URL"
-        )
-    end = time.time()
-    async with open_store(store_settings) as store:
-        names = [cluster] if cluster else await store.accounted.names()
-        if len(names) != 1:
-            problem = f"--cluster: name one of {', '.join(names)}" if names else "the ledger is empty"
-            raise SettingsError(problem)
-        allocations = await store.allocation_periods.overlapping(names[0], end - since, end)
-        capacity = await store.capacity_periods.overlapping(names[0], end - since, end)
-    begin = max(end - since, min((period.start for period in capacity), default=end - since))
-    return recorded(allocations, capacity, begin, end)
-
-
-def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, Input]]:
+def _runs(
+    arguments: argparse.Namespace, given: Input, ledger: RecordedLedger | None
+) -> list[tuple[Scenario, Input]]:
     runs = []
     cycle = arguments.cycle
     if cycle is None:
@@ -237,7 +238,12 @@ def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, I
     for name in sorted(limits.keys() & guarantees.keys()):
         if guarantees[name] > limits[name]:
             raise SettingsError(f"--guarantee {name}: it must not exceed the limit of {limits[name]:g} GPUs")
-    queues = order_of_quotas(dict(arguments.weight), limits, guarantees)
+    quotas = dict(arguments.weight), limits, guarantees
+    changes: list[tuple[float, Queues | None]] = []
+    if ledger is not None and ledger.rules:
+        (_, queues), *changes = ledger.orders(*quotas)
+    else:
+        queues = order_of_quotas(*quotas)
     models = {gpu.model for node in given.nodes for gpu in node.gpus}
     added = _more(arguments.add_nodes, models, given.units)
     prices = _prices(dict(arguments.price), models | {gpu.model for node in added for gpu in node.gpus})
@@ -259,6 +265,7 @@ def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, I
             prices=prices,
             node_mtbf_s=arguments.node_mtbf,
             repair_s=arguments.repair,
+            grace_s=arguments.grace,
             cycle_s=cycle,
             seed=seed,
         )
@@ -268,7 +275,7 @@ def _runs(arguments: argparse.Namespace, given: Input) -> list[tuple[Scenario, I
         names = {node.name for node in nodes}
         absences = [each for each in given.absences if each[0] in names]
         units = loads.get(seed, given.units)
-        runs.append((scenario, Input(nodes, units, given.until, absences, given.begin)))
+        runs.append((scenario, Input(nodes, units, given.until, absences, given.begin, changes)))
     return runs
 
 

@@ -10,6 +10,7 @@ from queue import Empty
 from gpufleet.placement import CandidateNode
 from gpufleet.simulation.engine import Simulation
 from gpufleet.simulation.outcome import Outcome
+from gpufleet.simulation.queues import Queues
 from gpufleet.simulation.scenario import Scenario
 from gpufleet.simulation.unit import Unit
 
@@ -24,6 +25,8 @@ class Input:
     absences: list[tuple[str, float, float]] = field(default_factory=list)
     begin: float | None = None
     """The begin of the simulated time; without it the first arrival."""
+    queue_changes: Sequence[tuple[float, Queues | None]] = ()
+    """The queues that apply from a time on."""
 
 
 def compare(
@@ -64,5 +67,7 @@ def simulate(
     scenario: Scenario, given: Input, progress: Callable[[float], None] = lambda share: None
 ) -> Outcome:
     """Run one scenario."""
-    run = Simulation(given.nodes, given.units, scenario, given.until, given.absences, given.begin)
+    run = Simulation(
+        given.nodes, given.units, scenario, given.until, given.absences, given.begin, given.queue_changes
+    )
     return run.run(progress)

@@ -13,6 +13,9 @@ from gpufleet.simulation.unit import Unit
 _MOST_VICTIMS_SEEN = 64
 """Nodes on which victims of one pod are sought, those with the youngest first."""
 
+_TERMINATING = -(2**62)
+"""The rank of units that leave anyway."""
+
 
 @dataclass(eq=False, slots=True)
 class Running:
@@ -22,6 +25,15 @@ class Running:
     started: float
     ends: float
     places: list[Fits]
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """GPUs that are kept for a unit until the units evicted for it have left them."""
+
+    unit: Unit
+    places: list[Fits]
+    ready_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,13 @@ class Fleet:
         self.running: dict[int, Running] = {}
         self.holders: dict[str, int] = {}
         """The number of the unit of each holder."""
+        self.terminating: dict[int, Running] = {}
+        """Evicted units that still have their GPUs."""
+        self.nominated: dict[int, Nomination] = {}
+        self.held_until: dict[str, float] = {}
+        """When these leave their GPUs, by holder."""
+        self.just_evicted: set[int] = set()
+        """Units evicted in this walk over the queue: reservations do not rest on that yet."""
         self.changed: set[str] = set()
         """Nodes whose holders have changed since somebody cleared this."""
         self._nodes = nodes
@@ -91,6 +110,7 @@ class Fleet:
             return other.priority
 
         def numbers() -> Iterator[int]:
+            yield from self.terminating
             for priority in sorted(each for each in self._by_priority if each < unit.priority):
                 yield from reversed(self._by_priority[priority])
 
@@ -98,17 +118,26 @@ class Fleet:
 
     def youngest_of(self, numbers: Iterable[int], key: object) -> Targets:
         """Return these units, the youngest first."""
-        ordered = sorted(numbers, key=lambda number: (-self.running[number].started, number))
+        ordered = sorted(numbers, key=lambda number: (-self._of(number).started, number))
         may = frozenset(ordered)
 
         def rank(running: Running) -> int | None:
             return -int(running.started) if running.unit.number in may else None
 
-        return Targets(key, lambda: filter(self.running.__contains__, ordered), rank)
+        def numbers_now() -> Iterator[int]:
+            return (number for number in ordered if number in self.running or number in self.terminating)
 
-    def preempt(self, unit: Unit, now: float, targets: Targets) -> tuple[Running, list[Running]] | None:
-        """Evict targets so that a unit fits, and start it; None if that does not help."""
+        return Targets(key, numbers_now, rank)
+
+    def preempt(
+        self, unit: Unit, now: float, targets: Targets, grace: float = 0.0
+    ) -> tuple[Running, list[Running]] | None:
+        """Evict targets so that a unit fits, and start it when they have left; None if that does not help.
+
+        Units that terminate already are preferred.
+        """
         evicted: list[Running] = []
+        leaving: list[float] = []
         places: list[Fits] = []
         for member in range(unit.members):
             fits = self._place(unit)
@@ -117,18 +146,75 @@ class Fleet:
                 if found is None:
                     self._undo(unit, member, evicted, now)
                     return None
-                numbers = {self.holders[holder] for victim in found.victims for holder in victim.holders}
-                evicted.extend(self.end(number) for number in sorted(numbers))
+                holders = [holder for victim in found.victims for holder in victim.holders]
+                numbers = dict.fromkeys(self.holders[each] for each in holders if each in self.holders)
+                leaving += (self.held_until[holder] for holder in holders if holder in self.held_until)
+                evicted.extend(map(self.end, numbers))
                 fits = found.fits
-            self._allocate(unit, member, fits)
+            self._allocate(unit, member, fits, again=bool(self.terminating))
             places.append(fits)
-        return self._started(unit, places, now), evicted
+        leaving += (min(now + grace, running.ends) for running in evicted)
+        return self._started(unit, places, max([now, *leaving])), evicted
+
+    def nominate(self, number: int) -> Nomination:
+        """Let a unit that preempts others wait until its GPUs are free, and keep them for it."""
+        running = self.end(number)
+        found = self.nominated[number] = Nomination(running.unit, running.places, running.started)
+        self.keep(found)
+        return found
+
+    def keep(self, nomination: Nomination) -> None:
+        """Keep the GPUs of a nominated unit."""
+        for member, fits in enumerate(nomination.places):
+            self.hold(f"n{nomination.unit.number}.{member}", fits)
+
+    def uncover(self, nomination: Nomination) -> None:
+        """Release the GPUs of a nominated unit for a trial."""
+        for member in range(len(nomination.places)):
+            self.release(f"n{nomination.unit.number}.{member}")
+
+    def withdraw(self, number: int) -> Nomination | None:
+        """Give up a nomination."""
+        found = self.nominated.pop(number, None)
+        if found is not None:
+            self.uncover(found)
+        return found
+
+    def start_nominated(self, unit: Unit, now: float) -> Running:
+        """Start a unit on the GPUs that were kept for it."""
+        found = self.withdraw(unit.number)
+        assert found is not None
+        for member, fits in enumerate(found.places):
+            self._allocate(unit, member, fits, again=True)
+        return self._started(unit, found.places, now)
+
+    def terminate(self, running: Running, until: float) -> None:
+        """Let an evicted unit keep its GPUs until then."""
+        number = running.unit.number
+        self.terminating[number] = running
+        self.just_evicted.add(number)
+        for member, fits in enumerate(running.places):
+            holder = f"t{number}.{member}"
+            self.held_until[holder] = until
+            self.hold(holder, fits)
+
+    def terminated(self, number: int) -> Running:
+        """Release the GPUs of an evicted unit."""
+        running = self.terminating.pop(number)
+        for member in range(len(running.places)):
+            holder = f"t{number}.{member}"
+            del self.held_until[holder]
+            self.release(holder)
+        return running
 
     def fail(self, node: str) -> list[Running]:
         """Take a node out of service; return the units that ran on it."""
         found = self.inventory.nodes[node]
         self.inventory.put_node(replace(found, ready=False))
         numbers = {self.holders[held] for held in self.inventory.holders_on(node) if held in self.holders}
+        for nomination in list(self.nominated.values()):
+            if any(fits.node == node for fits in nomination.places):
+                self.withdraw(nomination.unit.number)
         return [self.end(number) for number in sorted(numbers)]
 
     def repair(self, node: str) -> None:
@@ -165,7 +251,7 @@ class Fleet:
         return running
 
     def _allocate(self, unit: Unit, member: int, fits: Fits, *, again: bool = False) -> None:
-        """Give GPUs to a member; `again` if it had them before, where a reservation may keep them by now."""
+        """Give GPUs to a member; `again` if something else may still keep them."""
         holder = f"{unit.number}.{member}"
         self.inventory.allocate(holder, Allocation.of(holder, fits) if again else fits, observed=again)
         self.holders[holder] = unit.number
@@ -186,10 +272,14 @@ class Fleet:
             self.running[running.unit.number] = running
             self._by_priority[running.unit.priority][running.unit.number] = None
 
+    def _of(self, number: int) -> Running:
+        """Return a unit that runs or terminates."""
+        return self.running.get(number) or self.terminating[number]
+
     def _victims(self, unit: Unit, now: float, targets: Targets) -> Eviction | None:
         nodes: dict[str, None] = {}
         for number in targets.numbers():
-            running = self.running[number]
+            running = self._of(number)
             if targets.rank(running) is not None:
                 nodes.update(dict.fromkeys(fits.node for fits in running.places))
             if len(nodes) >= _MOST_VICTIMS_SEEN:
@@ -200,6 +290,11 @@ class Fleet:
     def _candidates(self, node: str, now: float, targets: Targets) -> list[Victim]:
         found = []
         for holder in self.inventory.holders_on(node):
+            if holder in self.held_until:
+                leaving = self.terminating[int(holder[1:].partition(".")[0])]
+                if targets.rank(leaving) is not None:
+                    found.append(Victim(holder, _TERMINATING))
+                continue
             running = self.running.get(self.holders.get(holder, -1))
             rank = targets.rank(running) if running is not None else None
             if running is None or rank is None:

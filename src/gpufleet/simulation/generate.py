@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gpufleet.placement import CandidateGpu, CandidateNode, Request
-from gpufleet.placement.request import WHOLE, Policy
+from gpufleet.placement.request import WHOLE
 from gpufleet.simulation.scenario import DAY, HOUR
 from gpufleet.simulation.unit import Unit
 
@@ -121,7 +121,7 @@ def _workload(rng: random.Random, load: Load, at: int) -> _Workload:
 @cache
 def _request(count: int) -> Request:
     """Return one object for equal requests: they are compared often."""
-    return Request(count=count, policy=Policy.ANY)
+    return Request(count=count)
 
 
 def _weight(hour: int) -> float:

@@ -5,16 +5,19 @@ already at the beginning arrives then; its wait is not known. Nodes that were th
 absent for the rest.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
 from gpufleet.placement import CandidateGpu, CandidateNode, Exclusivity, Request
-from gpufleet.placement.request import LEAST_SHARE, WHOLE, Policy
+from gpufleet.placement.request import LEAST_SHARE, WHOLE
 from gpufleet.simulation.unit import Unit
 
 TOGETHER_S = 60.0
 """Seconds within which the pods of a gang are created, and started."""
+
+RESTART_S = 600.0
+"""Seconds after an interruption within which the pods are created that continue the work."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,24 @@ class Recorded:
 
 
 def recorded(
-    allocations: Iterable[AllocationPeriod], capacity: Iterable[CapacityPeriod], begin: float, end: float
+    allocations: Iterable[AllocationPeriod],
+    capacity: Iterable[CapacityPeriod],
+    begin: float,
+    end: float,
+    queue_of: Callable[[str, float], str] = lambda namespace, at: namespace,
 ) -> Recorded:
-    """Return nodes and units of the periods that overlap with `begin` to `end`."""
+    """Return nodes and units of the periods that overlap with `begin` to `end`.
+
+    `queue_of` returns the queue of a namespace at a time.
+    """
     nodes, absences, capacity_s = _nodes(capacity, begin, end)
     pods = _pods(allocations, begin, end)
     models = {node.gpus[0].model for node in nodes if node.gpus}
-    gangs = _gangs(pods)
-    units = [_unit(at, gang, begin, end, models) for at, gang in enumerate(gangs)]
+    runs = _joined(_gangs(pods))
+    units = [_unit(at, run, begin, end, models) for at, run in enumerate(runs)]
+    units = [replace(unit, queue=queue_of(unit.owner, unit.arrives) or unit.queue) for unit in units]
     used = sum((min(pod.end, end) - max(pod.start, begin)) * pod.gpus * pod.share for pod in pods)
+    gangs = [run[0] for run in runs]
     waits = [max(pod.start for pod in gang) - gang[0].created for gang in gangs if gang[0].created >= begin]
     mean = sum(waits) / len(waits) if waits else 0.0
     return Recorded(
@@ -56,7 +68,7 @@ def started_units(
     pods = [pod for pod in _pods(allocations, since, until) if pod.start >= since]
     models = {pod.model for pod in pods}
     return [
-        (min(pod.uid for pod in gang), _unit(at, gang, 0.0, until, models))
+        (min(pod.uid for pod in gang), _unit(at, [gang], 0.0, until, models))
         for at, gang in enumerate(_gangs(pods))
     ]
 
@@ -66,7 +78,7 @@ def ended_units(allocations: Iterable[AllocationPeriod], since: float, until: fl
     pods = _pods(allocations, since, until)
     gangs = [gang for gang in _gangs(pods) if max(pod.end for pod in gang) <= until]
     gangs.sort(key=lambda gang: max(pod.end for pod in gang))
-    return [_unit(at, gang, 0.0, until, set()) for at, gang in enumerate(gangs)]
+    return [_unit(at, [gang], 0.0, until, set()) for at, gang in enumerate(gangs)]
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ class _Pod:
     end: float
     priority: int
     max_runtime: float
+    interrupted: bool
 
 
 def _pods(periods: Iterable[AllocationPeriod], begin: float, end: float) -> list[_Pod]:
@@ -111,6 +124,7 @@ def _pods(periods: Iterable[AllocationPeriod], begin: float, end: float) -> list
                 last.end or end + 1.0,
                 first.priority,
                 first.max_runtime,
+                last.interrupted,
             )
         )
     # Pods of the same second are in the order of the scheduler's queue.
@@ -127,6 +141,7 @@ def _gangs(pods: Sequence[_Pod]) -> list[list[_Pod]]:
             gang is not None
             and pod.created - gang[0].created <= TOGETHER_S
             and abs(pod.start - gang[0].start) <= TOGETHER_S
+            and pod.created < gang[0].end  # else it replaces one that was evicted at once
         ):
             gang.append(pod)
         else:
@@ -135,8 +150,34 @@ def _gangs(pods: Sequence[_Pod]) -> list[list[_Pod]]:
     return gangs
 
 
-def _unit(number: int, gang: Sequence[_Pod], begin: float, end: float, models: set[str]) -> Unit:
-    first = gang[0]
+def _joined(gangs: Iterable[list[_Pod]]) -> list[list[list[_Pod]]]:
+    """Return the runs of each unit: one that was interrupted goes on with the next equal one of its workload."""
+    units: list[list[list[_Pod]]] = []
+    interrupted: dict[tuple[object, ...], list[list[list[_Pod]]]] = {}
+    for gang in gangs:
+        first = gang[0]
+        key = (first.workload_uid, first.gpus, first.share, len(gang))
+        waiting = interrupted.setdefault(key, [])
+        before = next((runs for runs in waiting if _follows(gang, runs[-1])), None)
+        if before is None:
+            units.append(before := [gang])
+        else:
+            waiting.remove(before)
+            before.append(gang)
+        if any(pod.interrupted for pod in gang):
+            waiting.append(before)
+    return units
+
+
+def _follows(gang: Sequence[_Pod], before: Sequence[_Pod]) -> bool:
+    """Return whether a gang was created while an interrupted one ended."""
+    ended = max(pod.end for pod in before)
+    return max(pod.start for pod in before) < gang[0].created <= ended + RESTART_S
+
+
+def _unit(number: int, runs: Sequence[Sequence[_Pod]], begin: float, end: float, models: set[str]) -> Unit:
+    """Return the unit of some runs: it arrives with the first and takes as long as the last one."""
+    gang, first = runs[-1], runs[0][0]
     shared = first.share < 1.0
     request = Request(
         count=first.gpus,
@@ -145,11 +186,11 @@ def _unit(number: int, gang: Sequence[_Pod], begin: float, end: float, models: s
         models=frozenset({first.model}) & models,
     )
     # What ran before keeps its place: it arrives first and has not waited.
-    started = max(first.start, begin)
+    started = max(gang[0].start, begin)
     return Unit(
         number,
         request,
-        first.created if first.created >= begin else started,
+        first.created if first.created >= begin else max(first.start, begin),
         max(max(pod.end for pod in gang) - started, 1.0),
         members=len(gang),
         priority=first.priority,

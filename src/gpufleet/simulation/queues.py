@@ -23,8 +23,11 @@ class Held(NamedTuple):
 class Queues(Protocol):
     """Guarantees, limits and shares while a simulation runs."""
 
-    def copy(self) -> "Queues":
-        """Return an independent copy for one run."""
+    def copy(self, use: Mapping[str, float] | None = None) -> "Queues":
+        """Return an independent copy for one run, with another `use` if one is given."""
+
+    def use(self) -> Mapping[str, float]:
+        """Return the decayed use of each queue in GPU-seconds."""
 
     def advance(self, used: Used, seconds: float) -> None:
         """Count the use of the next `seconds`."""

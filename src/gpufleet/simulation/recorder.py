@@ -76,13 +76,13 @@ class Recorder:
         """Count GPUs that a unit gets (1) or leaves (-1)."""
         self._milli += sign * unit.gpu_milli
 
-    def started(self, running: Running, now: float) -> None:
+    def started(self, running: Running) -> None:
         """Record the wait of a unit that starts for the first time."""
         unit = running.unit
         if unit.number not in self._started_at:
             self._started_at.add(unit.number)
             self._outcome.started += 1
-            self._outcome.waits.setdefault((unit.queue, unit.size), []).append(now - unit.arrives)
+            self._outcome.waits.setdefault((unit.queue, unit.size), []).append(running.started - unit.arrives)
 
     def completed(self, running: Running, now: float) -> None:
         """Count a unit that ran to its end."""
@@ -100,7 +100,7 @@ class Recorder:
     def finish(self, waiting: Sequence[Unit]) -> Outcome:
         """Return the outcome with what still runs and waits."""
         outcome = self._outcome
-        for running in self._fleet.running.values():
+        for running in (*self._fleet.running.values(), *self._fleet.terminating.values()):
             self._use(running, self._end)
         for unit in waiting:
             if unit.number not in self._started_at:
@@ -109,7 +109,7 @@ class Recorder:
         return outcome
 
     def _use(self, running: Running, now: float) -> float:
-        hours = (now - running.started) / 3600
+        hours = max(now - running.started, 0.0) / 3600
         unit, outcome = running.unit, self._outcome
         used = hours * unit.gpu_milli / WHOLE
         outcome.allocated_gpu_hours += used

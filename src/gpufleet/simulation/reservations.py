@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpufleet.placement import Fits, earliest
+from gpufleet.placement.earliest import LEAST_REMAINING_S
 from gpufleet.placement.request import WHOLE, Request
 from gpufleet.simulation.fleet import Fleet
 from gpufleet.simulation.unit import Unit
@@ -18,7 +19,6 @@ from gpufleet.simulation.waiting_units import Order
 
 RECHOOSE_S = 60.0
 MOST_UNKNOWN = 1
-LEAST_REMAINING_S = 60.0
 """As in the scheduler."""
 
 _ALL_S = 600.0
@@ -58,6 +58,20 @@ class Reservations:
     def any_known(self) -> bool:
         """Return whether units that declare their run time may use some reserved GPUs."""
         return any(made.needed_at is not None for made in self._made.values())
+
+    @property
+    def last(self) -> Order | None:
+        """Return the order of the last unit with a reservation."""
+        return max((made.order for made in self._made.values()), default=None)
+
+    @property
+    def numbers(self) -> set[int]:
+        """Return the units with reservations."""
+        return set(self._made)
+
+    def ahead(self, unit: Unit, order: Order) -> set[int]:
+        """Return the reserving units ahead of a unit."""
+        return {number for number, made in self._made.items() if made.order < order and number != unit.number}
 
     def full(self, order: Order) -> bool:
         """Return whether a unit with this order gets no reservation: there are enough ahead of it."""
@@ -130,6 +144,7 @@ class Reservations:
         if found is None or (known is not None and (found[1] - now) * 2 > remaining):
             if known is not None:
                 self._renew(known, known.places, now)
+                self._drop_beyond()
             return
         self.drop(unit.number)
         made = Reservation(unit, order, found[0], now)
@@ -137,6 +152,10 @@ class Reservations:
         self._made[unit.number] = made
         self._renew(made, found[0], now)
         self._hold(made)
+        self._drop_beyond()
+
+    def _drop_beyond(self) -> None:
+        """Drop the reservations behind as many as there may be."""
         for other in list(self._made.values()):
             if self.full(other.order):
                 self.drop(other.unit.number)
@@ -162,13 +181,34 @@ class Reservations:
 
     def _end_of(self, holder: str, now: float) -> float | None:
         """Return when a unit, or a reservation, is expected to leave its GPUs; None if that is unknown."""
+        end = self._declared_end_of(holder, now)
+        if end is not None or holder[0] == "r":
+            return end
+        started, _ = self._run_of(holder, now)
+        return now + max(now - started, LEAST_REMAINING_S)
+
+    def _declared_end_of(self, holder: str, now: float) -> float | None:
+        """Return when a unit, or a reservation, leaves its GPUs at the latest; None if that is unknown.
+
+        The planner sees that pods terminate only after the walk over the queue in which it has evicted them.
+        """
         if holder[0] == "r":
-            made = self._made.get(int(holder[1 : holder.index(".")]))
+            made = self._made.get(_number(holder))
             return made.free_at if made is not None else None
-        running = self._fleet.running[self._fleet.holders[holder]]
-        if running.unit.declared is not None:
-            return running.started + running.unit.declared
-        return now + max(now - running.started, LEAST_REMAINING_S)
+        if holder[0] == "t" and _number(holder) not in self._fleet.just_evicted:
+            return self._fleet.held_until[holder]
+        started, declared = self._run_of(holder, now)
+        return started + declared if declared is not None else None
+
+    def _run_of(self, holder: str, now: float) -> tuple[float, float | None]:
+        """Return the start of a unit, which is now if it is nominated, and its declared run time."""
+        fleet = self._fleet
+        if holder[0] == "n":
+            return now, fleet.nominated[_number(holder)].unit.declared
+        running = (
+            fleet.terminating[_number(holder)] if holder[0] == "t" else fleet.running[fleet.holders[holder]]
+        )
+        return running.started, running.unit.declared
 
     def _expected(self, made: Reservation, now: float) -> float:
         ends = [self._end_of(holder, now) for holder in self._holders(made)]
@@ -177,12 +217,7 @@ class Reservations:
     def _needed_at(self, made: Reservation, now: float) -> float | None:
         needed = now
         for holder in self._holders(made):
-            if holder[0] == "r":
-                end = self._end_of(holder, now)
-            else:
-                running = self._fleet.running[self._fleet.holders[holder]]
-                declared = running.unit.declared
-                end = running.started + declared if declared is not None else None
+            end = self._declared_end_of(holder, now)
             if end is None:
                 return None
             needed = max(needed, end)
@@ -202,8 +237,13 @@ class Reservations:
     def _is_behind(self, holder: str, made: Reservation) -> bool:
         if holder[0] != "r":
             return False
-        other = self._made.get(int(holder[1 : holder.index(".")]))
+        other = self._made.get(_number(holder))
         return other is None or other is made or other.order > made.order
+
+
+def _number(holder: str) -> int:
+    """Return the number of the unit of a reservation or nomination."""
+    return int(holder[1 : holder.index(".")])
 
 
 class _Room:

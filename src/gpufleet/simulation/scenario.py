@@ -52,6 +52,8 @@ class Scenario:
     node_mtbf_s: float = 0.0
     """Mean time between failures of one node; 0 for none."""
     repair_s: float = 4 * HOUR
+    grace_s: float = 0.0
+    """Seconds that evicted units take to terminate; new pods are created for them then."""
     cycle_s: float = 0.0
     """Seconds between planning cycles; 0 plans after every event."""
     seed: int = 0

@@ -37,10 +37,12 @@ class WaitingUnits:
         self._rank = rank
         self._priorities = priorities
         self._groups: dict[tuple[str, Request, int], Group] = {}
-        self._count = 0
+        self._turns: dict[int, int] = {}
+        """By which number units have come: those that arrive at the same moment keep their order."""
+        self._puts = 0
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._turns)
 
     def put(self, unit: Unit) -> None:
         """Add a unit."""
@@ -48,9 +50,10 @@ class WaitingUnits:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(*key)
+        self._puts += 1
+        self._turns[unit.number] = self._puts
         insort(group.units, (self.position(unit), unit))
         group.declaring += unit.declared is not None
-        self._count += 1
 
     def remove(self, unit: Unit) -> bool:
         """Remove a unit; return whether it was waiting."""
@@ -60,14 +63,15 @@ class WaitingUnits:
             return False
         del group.units[at]
         group.declaring -= unit.declared is not None
-        self._count -= 1
+        del self._turns[unit.number]
         if not group.units:
             del self._groups[unit.queue, unit.request, unit.members]
         return True
 
     def position(self, unit: Unit) -> Position:
         """Return the order of a unit within its queue: by priority, then by age."""
-        return (-unit.priority if self._priorities else 0, unit.arrives, unit.number)
+        turn = self._turns.get(unit.number, 0)
+        return (-unit.priority if self._priorities else 0, unit.arrives, turn)
 
     def order(self, unit: Unit) -> Order:
         """Return the order of a unit in the whole queue."""
@@ -77,6 +81,14 @@ class WaitingUnits:
         """Return all units in order."""
         units = (unit for group in self._groups.values() for _, unit in group.units)
         return sorted(units, key=self.order)
+
+    def up_to(self, last: Order | None) -> Iterator[Unit]:
+        """Return the units that are not behind `last`; none without it."""
+        for group in self._groups.values() if last is not None else ():
+            for _, unit in group.units:  # units of a group are in order
+                if last is None or self.order(unit) > last:
+                    break
+                yield unit
 
     def by_queue(self) -> dict[str, list[Unit]]:
         """Return the units of each queue in the queue's own order."""
