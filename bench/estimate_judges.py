@@ -102,6 +102,21 @@ class Judge:
         self.judged.baseline.append(abs(wait - made.baseline))
         self.judged.widths.append(made.latest - made.earliest)
 
+    def left(self, number: int, now: float) -> None:
+        """Forget a unit that was deleted while it waited; after its interval it has waited too long in any case."""
+        self.estimates.calibration.left(str(number))
+        made = self._made[number]
+        self._made[number] = None
+        if made is not None and now - made.at > made.latest + 1:
+            self._compared += 1
+            if self._compared > WARM_UP:
+                self.judged.inside.append(False)
+                self.judged.unstarted += 1
+
+    def waiting(self) -> list[int]:
+        """Return the units that have an estimate and have not started, as far as is known."""
+        return [number for number, made in self._made.items() if made is not None]
+
     def finish(self, now: float) -> None:
         """Count units that still wait although their interval is over: leaving out long waits would flatter."""
         for made in self._made.values():
@@ -177,6 +192,10 @@ def judge_simulated(
             if number not in seen:
                 seen[number] = running.unit, running.started
                 judge.started(running.unit, now)
+        waiting = {unit.number for unit in run.waiting.all()}
+        for number in judge.waiting():
+            if number not in waiting:
+                judge.left(number, now)
         if now >= due and len(run.waiting):
             due = now + every_s
             places = (
