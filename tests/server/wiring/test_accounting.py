@@ -112,19 +112,22 @@ async def test_queues_and_evictions_are_recorded_for_replays(
         "spec": spec,
     }
     await api.write_json("POST", queues, made)
-    status = {"status": {"namespaces": ["default"]}}
-    await api.write_json(
-        "PATCH", f"{queues}/research/status", status, content_type="application/merge-patch+json"
-    )
+    condition = {"type": "Ready", "status": "True", "reason": "Ready"}
+    status = {"status": {"namespaces": ["default"], "conditions": [condition]}}
+    monkeypatch.setattr("gpufleet.server.wiring.accounting._RECORD_RULES_EVERY", 0.1)
     async with AsyncExitStack() as exit_stack:
         store = (await open_components(settings, exit_stack)).store
+        await asyncio.sleep(0.5)  # the scheduler writes the status of a new queue a moment later
+        await api.write_json(
+            "PATCH", f"{queues}/research/status", status, content_type="application/merge-patch+json"
+        )
 
         async def recorded() -> list[Any]:
             rows = await store.queue_rules.overlapping("default", 0.0, 1e12)
             rules = [msgspec.json.decode(text, type=QueueRules) for _, text in rows]
-            return [(quota.name, quota.weight, quota.limit) for each in rules for quota in each.quotas]
+            return [(each.quotas[0].limit, each.quotas[0].weight, each.namespaces) for each in rules]
 
-        assert await wait_until(recorded) == [("research", 3, 2000)]
+        assert await wait_until(recorded) == [(2000, 3, {"default": "research"})]
         await api.write_json("POST", "/api/v1/namespaces/default/pods", pod("p"))
         await wait_until(lambda: held(store))
         eviction = {

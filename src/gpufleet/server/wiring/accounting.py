@@ -139,12 +139,13 @@ def _account(
 
 
 async def _record_queue_rules(cluster: str, source: KubernetesSource, store: Store) -> None:
-    """Record what GpuQueues allow, whenever it changes."""
+    """Record what GpuQueues allow, whenever it changes, as soon as the scheduler has written their statuses."""
     await source.gpu_queues.synced()
     recorded = b""
     while True:
-        rules = msgspec.json.encode(rules_of(source.gpu_queues.cache), order="sorted")
-        if rules != recorded:
+        queues = list(source.gpu_queues.cache)
+        rules = msgspec.json.encode(rules_of(queues), order="sorted")
+        if rules != recorded and all(queue.status.conditions for queue in queues):
             await store.queue_rules.record(cluster, rules, time.time())
             recorded = rules
         await asyncio.sleep(_RECORD_RULES_EVERY)
