@@ -316,7 +316,7 @@ class Simulation:
         """Return whether all other units of the group are refused like this one."""
         if self._scenario.rules.reservations and not self._reservations.full((*order[:-1], order[-1] + 1)):
             return False
-        return not (group.declaring and self._reservations.any_known)
+        return not (group.declared and self._reservations.let_end(self.now + group.declared[0]))
 
     def _targets(self, unit: Unit, key: tuple[object, ...]) -> Iterator[Targets]:
         """Yield the groups of units that may be evicted for a unit and were not refused to an equal one."""

@@ -54,10 +54,9 @@ class Reservations:
     def __bool__(self) -> bool:
         return bool(self._made)
 
-    @property
-    def any_known(self) -> bool:
-        """Return whether units that declare their run time may use some reserved GPUs."""
-        return any(made.needed_at is not None for made in self._made.values())
+    def let_end(self, at: float) -> bool:
+        """Return whether a unit that ends then may use some reserved GPUs before they are needed."""
+        return any(made.needed_at is not None and at <= made.needed_at for made in self._made.values())
 
     @property
     def last(self) -> Order | None:

@@ -25,8 +25,8 @@ class Group:
         self.request = request
         self.members = members
         self.units: list[tuple[Position, Unit]] = []
-        self.declaring = 0
-        """Units that declare a run time: only these can be backfilled before reserved GPUs are needed."""
+        self.declared: list[float] = []
+        """The declared run times, the shortest first: only these units can be backfilled before reserved GPUs are needed."""
 
 
 class WaitingUnits:
@@ -53,7 +53,8 @@ class WaitingUnits:
         self._puts += 1
         self._turns[unit.number] = self._puts
         insort(group.units, (self.position(unit), unit))
-        group.declaring += unit.declared is not None
+        if unit.declared is not None:
+            insort(group.declared, unit.declared)
 
     def remove(self, unit: Unit) -> bool:
         """Remove a unit; return whether it was waiting."""
@@ -62,7 +63,8 @@ class WaitingUnits:
         if group is None or at >= len(group.units) or group.units[at][1] is not unit:
             return False
         del group.units[at]
-        group.declaring -= unit.declared is not None
+        if unit.declared is not None:
+            del group.declared[bisect_left(group.declared, unit.declared)]
         del self._turns[unit.number]
         if not group.units:
             del self._groups[unit.queue, unit.request, unit.members]
