@@ -50,8 +50,10 @@ def test_a_range_is_chosen_and_lines_are_hidden(demo: Demo, screen: Page) -> Non
     screen.keyboard.type(f"{began:%m%d%Y}")
     screen.keyboard.press("ArrowRight")  # to the hour
     screen.keyboard.type(f"{began:%I%M%p}")
-    press(screen, screen.get_by_role("button", name="Show", exact=True))
+    with screen.expect_response(re.compile(rf"workloads/{run}/metrics")):
+        press(screen, screen.get_by_role("button", name="Show", exact=True))
     expect(screen).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    expect(screen.locator("[aria-busy='true']")).to_have_count(0)  # the charts of the old range are gone
     line = screen.locator("figure.chart .key").first
     press(screen, line, "Space")
     expect(line).to_have_attribute("aria-pressed", "false")
