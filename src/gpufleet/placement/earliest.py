@@ -23,7 +23,7 @@ MOST_NODES = 1_000
 """Nodes that are compared, those with the most free GPUs first."""
 
 LEAST_REMAINING_S = 600.0
-"""Seconds for which a holder without a declared end is expected to run at least: one that has just started tells nothing."""
+"""The least remaining run time, in seconds, that is expected of a holder without a declared end."""
 
 Ends = Callable[[str], float | None]
 """Returns when a holder is expected to end; None if that can't be expected."""

@@ -51,7 +51,7 @@ class Ranking:
         reservations.reorder(self.waiting.order)
 
     def update(self, fresh: Sequence[Unit], reservations: Reservations, now: float) -> list[Unit]:
-        """Compute the order, or only the ranks of `fresh` units if it is not due; return who overtakes a reservation."""
+        """Compute the order, or only the ranks of `fresh` units if it is not due; return units that overtake a reservation."""
         if self._use.queues is None:
             return []
         self._use.advance(now)
