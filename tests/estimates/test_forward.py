@@ -10,7 +10,7 @@ from gpufleet.estimates.fleet_state import FleetState, RunningUnit, WaitingUnit
 from gpufleet.estimates.forward import ForwardRuns, Sampled
 from gpufleet.estimates.run_times import Job
 from gpufleet.scheduler.queues.expected_order import ExpectedOrder
-from gpufleet.scheduler.shares.quota import Quota, Quotas
+from gpufleet.queueing.shares.quota import Quota, Quotas
 
 HOUR = 3600.0
 

@@ -12,7 +12,7 @@ from gpufleet.kubernetes import CacheChange
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue, QueueSpec
 from gpufleet.kubernetes.objects import ObjectMeta, Pod
 from gpufleet.scheduler.planning.plan import Decided, Placed
-from gpufleet.scheduler.shares.quota import Level
+from gpufleet.queueing.shares.quota import Level
 
 GRACE = 30.0
 """Seconds that evicted pods take to terminate."""

@@ -14,7 +14,7 @@ from gpufleet.kubernetes.objects import KubeObject, ObjectMeta
 from gpufleet.scheduler.planning.plan import Decided, Waiting
 from gpufleet.scheduler.planning.preemption import RECLAIM_AGAIN_S
 from gpufleet.scheduler.queues.gpu_queues import RANK_S
-from gpufleet.scheduler.shares.quota import Level
+from gpufleet.queueing.shares.quota import Level
 
 HOUR, DAY = 3600, 86400
 NODES = {"a": 4, "b": 4}

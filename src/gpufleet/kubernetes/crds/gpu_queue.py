@@ -1,7 +1,7 @@
 """GpuQueue: the share of the cluster's GPUs that a group of namespaces gets.
 
 Administrators write the spec; the scheduler enforces it and writes the status. The scheduler's own form of the
-spec, with which it computes, is `gpufleet.scheduler.shares.quota.Quota`.
+spec, with which it computes, is `gpufleet.queueing.shares.quota.Quota`.
 """
 
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ from gpufleet.kubernetes.client.timing import Backoff
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.scheduler.planning.plan import Decision, Reservation, Waiting
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues, milli_of
-from gpufleet.scheduler.shares.order import FIRST, WaitingUnit
+from gpufleet.queueing.shares.order import FIRST, WaitingUnit
 from gpufleet.scheduler.state import valid_request
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import Ledger

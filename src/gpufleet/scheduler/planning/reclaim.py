@@ -13,7 +13,7 @@ from gpufleet.model.gpu_models import canonical_model
 from gpufleet.placement import Request
 from gpufleet.scheduler.planning.queue import priority_of
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues, Standing
-from gpufleet.scheduler.shares.quota import Entitlement
+from gpufleet.queueing.shares.quota import Entitlement
 from gpufleet.scheduler.state import Ledger
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from gpufleet.kubernetes.crds.gpu_queue import DEFAULT_QUEUE, GpuQueue, NamespaceSelector
 from gpufleet.kubernetes.objects import LabelSelector, NodeSelectorRequirement
 from gpufleet.model.gpu_models import canonical_model
-from gpufleet.scheduler.shares.budget import Budget
-from gpufleet.scheduler.shares.quota import GPU, Quota
+from gpufleet.queueing.shares.budget import Budget
+from gpufleet.queueing.shares.quota import GPU, Quota
 from gpufleet.scheduler.state.disruption_budgets import selects
 
 

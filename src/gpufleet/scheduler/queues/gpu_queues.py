@@ -16,9 +16,9 @@ from gpufleet.placement.request import Exclusivity, Request
 from gpufleet.scheduler.queues.assignment import Assignment, assign, budget_of, quota_of
 from gpufleet.scheduler.queues.held_gpus import HeldGpus, mig_milli
 from gpufleet.scheduler.queues.recent_use import NO_READING, UseReading, decayed_by_queue, used_of_budget
-from gpufleet.scheduler.shares.budget import Budget, BudgetState, HardBudget, period_at
-from gpufleet.scheduler.shares.order import FIRST, HORIZON, Rank, WaitingUnit, ranks
-from gpufleet.scheduler.shares.quota import (
+from gpufleet.queueing.shares.budget import Budget, BudgetState, HardBudget, period_at
+from gpufleet.queueing.shares.order import FIRST, HORIZON, Rank, WaitingUnit, ranks
+from gpufleet.queueing.shares.quota import (
     GPU,
     Amounts,
     Entitlement,

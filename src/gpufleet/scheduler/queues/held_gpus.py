@@ -14,7 +14,7 @@ from gpufleet.kubernetes.gpu_requests import profile_share
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.gpu_models import UNKNOWN_MODEL, canonical_model
 from gpufleet.placement.allocation import Allocation
-from gpufleet.scheduler.shares.decay import Span
+from gpufleet.queueing.shares.decay import Span
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.holders import holder_key, uid_of, unit_of
 

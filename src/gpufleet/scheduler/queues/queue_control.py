@@ -14,8 +14,8 @@ from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.queues.queue_status import as_patch, status_of
-from gpufleet.scheduler.shares.budget import Budget, BudgetState, HardBudget, period_at, price_of
-from gpufleet.scheduler.shares.quota import GPU
+from gpufleet.queueing.shares.budget import Budget, BudgetState, HardBudget, period_at, price_of
+from gpufleet.queueing.shares.quota import GPU
 from gpufleet.scheduler.state.run_times import grace_left
 
 _log = get_logger("scheduler")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gpufleet.scheduler.shares.budget import Budget, Period, period_at, price_of
-from gpufleet.scheduler.shares.decay import Span, decay
+from gpufleet.queueing.shares.budget import Budget, Period, period_at, price_of
+from gpufleet.queueing.shares.decay import Span, decay
 
 QueueOf = Callable[[str], str | None]
 """Returns the queue of a namespace."""

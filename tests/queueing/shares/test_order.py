@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.scheduler.shares.order import WaitingUnit, ranks
-from gpufleet.scheduler.shares.quota import Quota, Quotas
+from gpufleet.queueing.shares.order import WaitingUnit, ranks
+from gpufleet.queueing.shares.quota import Quota, Quotas
 
 DAY = 86400.0
 

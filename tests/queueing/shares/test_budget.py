@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.scheduler.shares.budget import Budget, BudgetState, period_at
-from gpufleet.scheduler.shares.decay import Span, decay, decayed_use
+from gpufleet.queueing.shares.budget import Budget, BudgetState, period_at
+from gpufleet.queueing.shares.decay import Span, decay, decayed_use
 
 HOUR = 3600.0
 

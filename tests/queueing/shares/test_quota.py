@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.scheduler.shares.quota import Entitlement, Level, Quota, Quotas, RunningUnit
+from gpufleet.queueing.shares.quota import Entitlement, Level, Quota, Quotas, RunningUnit
 
 A100, H100 = "NVIDIA_A100_SXM4_80GB", "NVIDIA_H100_80GB_HBM3"
 MODELS = st.sampled_from([A100, H100])

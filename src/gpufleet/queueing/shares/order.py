@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 
-from gpufleet.scheduler.shares.quota import GPU, NOTHING, Amounts, Quotas
+from gpufleet.queueing.shares.quota import GPU, NOTHING, Amounts, Quotas
 
 HORIZON = 4 * 3600.0
 """Seconds for which GPUs in use count in advance."""
