@@ -5,9 +5,11 @@
 | MIG | `nvidia.com/mig-2g.20gb` | its slices of the seven of a GPU |
 | time slices, MPS | `nvidia.com/gpu` or `.shared` on a node with the label `nvidia.com/gpu.replicas` | one replica |
 | HAMi | `nvidia.com/gpu` with `gpumem`, `gpumem-percentage`, `gpucores` | the larger of memory and cores |
-| KAI | annotation `gpu-fraction` or `gpu-memory`, `gpu-fraction-num-devices` | the fraction |
+| KAI, Run:ai | annotation `gpu-fraction` or `gpu-memory`, `gpu-fraction-num-devices` | the fraction |
+| NvFractions of KAI 0.18, Run:ai 3 | `nvidia.com/container.NAME.gpu-memory.request` or `.limit`, the same number | its part of the memory |
 
-KAI keeps a GPU for its fractions with a pod of its own, which requests the whole GPU. That pod does not count.
+KAI keeps a GPU for its fractions with a pod of its own, which requests the whole GPU. That pod does not count. With
+NvFractions, KAI also names the GPUs of a pod before it binds the pod (`nvidia.com/container.NAME.gpus.devices`).
 """
 
 import math
@@ -18,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpufleet.kubernetes.nv_fractions import number_of_gpus, nv_fraction
 from gpufleet.kubernetes.objects import ObjectMeta, Pod
 from gpufleet.kubernetes.quantities import parse_count, parse_quantity, pod_request
 
@@ -37,7 +40,6 @@ _HAMI_REGISTER = "hami.io/node-nvidia-register"
 
 KAI_FRACTION = "gpu-fraction"
 KAI_MEMORY = "gpu-memory"
-KAI_DEVICES = "gpu-fraction-num-devices"
 KAI_RESERVATIONS = ("kai-resource-reservation", "runai-reservation")
 """Namespaces of the pods with which KAI (before 0.6: Run:ai) keeps GPUs for fractions."""
 
@@ -90,9 +92,21 @@ def counted_request(pod: Pod, sharing: Sharing) -> GpuRequest:
     fraction = _number(notes.get(KAI_FRACTION, ""))
     if not fraction and (memory := parse_quantity(notes.get(KAI_MEMORY, ""))):
         fraction = memory / sharing.memory_mib if sharing.memory_mib else 1.0
-    if fraction:
-        return GpuRequest(max(1, parse_count(notes.get(KAI_DEVICES, ""))), min(1.0, fraction))
-    return gpu_request(pod, sharing)
+    by_memory = nv_fraction(notes)
+    if not fraction or gpu_request(pod).gpus or (by_memory and by_memory.memory_mib):
+        return device_request(pod, sharing)
+    return GpuRequest(number_of_gpus(notes), min(1.0, fraction))
+
+
+def device_request(pod: Pod, sharing: Sharing = Sharing()) -> GpuRequest:  # noqa: B008  (immutable)
+    """Return what a pod requests from device plugins, or else by NvFractions.
+
+    KAI refuses a pod with both; elsewhere the annotations have no effect.
+    """
+    requested = gpu_request(pod, sharing)
+    if requested.gpus or (fraction := nv_fraction(pod.metadata.annotations)) is None:
+        return requested
+    return GpuRequest(fraction.gpus, fraction.share(sharing.memory_mib))
 
 
 def gpu_request(pod: Pod, sharing: Sharing = Sharing()) -> GpuRequest:  # noqa: B008  (immutable)

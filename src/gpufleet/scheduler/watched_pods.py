@@ -16,6 +16,7 @@ from msgspec.structs import force_setattr
 from gpufleet.kubernetes import PODS
 from gpufleet.kubernetes.annotations import CLAIM
 from gpufleet.kubernetes.client.resources import Resource
+from gpufleet.kubernetes.nv_fractions import relevant
 from gpufleet.kubernetes.objects import EMPTY, Affinity, Container, Fields, Pod, PodSpec
 
 _OURS = "gpu.scheduling/"
@@ -128,8 +129,9 @@ class WatchedPod(Pod, frozen=True):
         force_setattr(status, "conditions", tuple(scheduled))
         if claimed:
             return
-        ours = {name: value for name, value in meta.annotations.items() if name.startswith(_OURS)}
-        force_setattr(meta, "annotations", ours or EMPTY)
+        kept = {name: value for name, value in meta.annotations.items() if name.startswith(_OURS)}
+        kept |= relevant(meta.annotations)
+        force_setattr(meta, "annotations", kept or EMPTY)
         force_setattr(meta, "labels", EMPTY)
         if spec.node_name:
             force_setattr(spec, "tolerations", ())

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -24,6 +25,7 @@ from gpufleet.placement import Fits, Refused, Request
 from gpufleet.scheduler.explain import explain
 from gpufleet.scheduler.state import Hold, Ledger
 from gpufleet.scheduler.state.allocations import unblocked
+from gpufleet.scheduler.watched_pods import WATCHED_PODS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -160,3 +162,71 @@ def test_gpus_that_are_held_for_a_claim_are_blocked_when_plain_pods_need_them(
     assert unblocked(ledger, "p", place)
     ledger.put_pod(plain("second", 1, phase))
     assert not unblocked(ledger, "p", place)
+
+
+NV = "nvidia.com/container.c."
+
+
+def fraction(name: str, phase: str = "Running", version: str = "1", **notes: str) -> Pod:
+    """Return a pod with NvFractions of KAI as the scheduler's watch delivers it."""
+    annotations = {NV + key.replace("_", "."): value for key, value in notes.items()}
+    body = {
+        "metadata": {
+            "name": name, "namespace": "ns", "uid": name, "resourceVersion": version, "annotations": annotations
+        },
+        "spec": {"nodeName": "a", "schedulerName": "kai-scheduler", "containers": [{"name": "c"}]},
+        "status": {"phase": phase},
+    }  # fmt: skip
+    return msgspec.convert(msgspec.json.decode(msgspec.json.encode(body)), WATCHED_PODS.type)
+
+
+@pytest.fixture
+def shared(ledger: Ledger) -> Ledger:
+    """Return a ledger with a node of eight GPUs with UUIDs and 80 GiB."""
+    ledger.put_node(Node(ObjectMeta(name="a", labels={"nvidia.com/gpu.memory": "81920"})))
+    devices = tuple(DeviceStatus(at, (), "Healthy", uuid=f"GPU-{at}") for at in range(8))
+    ledger.put_report(
+        GpuNodeStatus(metadata=ObjectMeta(name="a"), spec=NodeGpusSpec("a"), status=NodeGpus(devices, 8))
+    )
+    return ledger
+
+
+def place(ledger: Ledger, count: int) -> tuple[int, ...]:
+    verdict = ledger.cluster.place(Request(count))
+    return verdict.gpus if isinstance(verdict, Fits) else ()
+
+
+def test_no_claim_gets_a_gpu_that_kai_names_for_a_pod_with_nvfractions(shared: Ledger) -> None:
+    shared.put_pod(fraction("p", "Pending", **{"gpu-memory_request": "20Gi", "gpus_devices": "GPU-0,GPU-2"}))
+    shared.put_pod(fraction("q", **{"gpu-memory_limit": "20Gi", "gpus_devices": "GPU-2"}))
+    assert place(shared, 6) == (1, 3, 4, 5, 6, 7)
+    assert not place(shared, 7)
+    shared.drop_pod("p")
+    assert place(shared, 7) == (0, 1, 3, 4, 5, 6, 7)
+    shared.drop_pod("q")
+    assert len(place(shared, 8)) == 8
+
+
+def test_nvfractions_whose_gpus_are_named_later_keep_all_gpus_until_then(shared: Ledger) -> None:
+    shared.put_pod(fraction("p", "Pending", **{"gpu-memory_request": "20Gi"}))
+    assert not place(shared, 1)
+    shared.put_pod(fraction("p", "Pending", "2", **{"gpu-memory_request": "20Gi", "gpus_devices": "GPU-0"}))
+    assert place(shared, 7) == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_nvfractions_of_unknown_gpus_count_by_their_memory(shared: Ledger) -> None:
+    for name in "pqrs":
+        shared.put_pod(fraction(name, **{"gpu-memory_request": "20Gi"}))
+    assert len(place(shared, 7)) == 7
+    assert not place(shared, 8)
+    shared.put_pod(fraction("t", **{"gpu-memory_request": "20Gi"}))
+    assert not place(shared, 7)
+    shared.put_node(Node(ObjectMeta(name="a")))
+    assert not place(shared, 4), "of unknown memory, each counts as a whole GPU"
+    assert len(place(shared, 3)) == 3
+
+
+def test_a_gpu_that_kai_names_and_that_the_node_does_not_have_counts_as_unknown(shared: Ledger) -> None:
+    shared.put_pod(fraction("p", **{"gpu-memory_request": "20Gi", "gpus_devices": "GPU-99"}))
+    assert len(place(shared, 7)) == 7
+    assert not place(shared, 8)

@@ -9,6 +9,7 @@ from tests.sources.kubernetes.test_translation import decode, pod
 from gpufleet.accounting.rollup import RollupPlan, roll_up
 from gpufleet.accounting.samples import no_samples
 from gpufleet.kubernetes import NODES, PODS
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus
 from gpufleet.kubernetes.gpu_requests import Sharing, sharing_of
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.periods import AllocationPeriod, CapacityPeriod
@@ -83,6 +84,59 @@ def test_fractions_of_kai_count_as_their_share(annotations: dict[str, str], gpus
     assert weight({}, annotations) == (gpus, share)
 
 
+NV = "nvidia.com/container.c."
+
+
+@pytest.mark.parametrize(
+    ("annotations", "gpus", "share"),
+    [
+        ({f"{NV}gpu-memory.request": "20Gi"}, 1, 0.25),
+        ({f"{NV}gpu-memory.request": "20Gi", f"{NV}gpu-memory.limit": "80Gi"}, 1, 0.25),
+        ({f"{NV}gpu-memory.limit": "40Gi"}, 1, 0.5),
+        ({f"{NV}gpu-memory.request": "20Gi", "gpu-fraction-num-devices": "2"}, 2, 0.25),
+        ({f"{NV}gpu-memory.request": "1Mi"}, 1, 0.001),
+        ({f"{NV}gpu-memory.request": "1000000k"}, 1, 0.012),
+        ({f"{NV}gpu-memory.request": "200Gi"}, 1, 1.0),
+        ({f"{NV}gpu-memory.request": "20Gi", "nvidia.com/container.d.gpu-memory.limit": "20Gi"}, 1, 0.5),
+        ({f"{NV}gpu-memory.request": "20Gi", "gpu-fraction": "0.001"}, 1, 0.25),
+        ({f"{NV}gpus.devices": "GPU-a,GPU-b"}, 2, 1.0),
+        ({f"{NV}gpus.devices": "GPU-a", "gpu-fraction": "0.5"}, 1, 0.5),
+        ({f"{NV}gpu-memory.request": "20Gi", "gpu-fraction-num-devices": "1e30"}, 64, 0.25),
+        ({f"{NV}gpu-memory.request": "much"}, 0, 1.0),
+        ({f"{NV}gpu-memory.request": "0"}, 0, 1.0),
+        ({f"{NV}gpu-memory.request": "20Gi" + " " * 5000}, 0, 1.0),
+        ({f"{NV}gpu-compute.mode": "time-slicing"}, 0, 1.0),
+    ],
+)
+def test_nvfractions_of_kai_and_runai_count_as_their_part_of_the_memory(
+    annotations: dict[str, str], gpus: int, share: float
+) -> None:
+    assert weight({}, annotations) == (gpus, share)
+
+
+def test_nvfractions_on_a_node_of_unknown_memory_count_as_whole_gpus() -> None:
+    notes = {f"{NV}gpu-memory.request": "20Gi", "gpu-fraction-num-devices": "2"}
+    assert weight({}, notes, sharing=Sharing()) == (2, 1.0)
+
+
+@pytest.mark.parametrize("notes", [{"gpu-fraction": "0.01"}, {f"{NV}gpu-memory.request": "1Mi"}])
+def test_annotations_of_kai_do_not_make_whole_gpus_cheaper(notes: dict[str, str]) -> None:
+    """KAI refuses such a pod, other schedulers ignore the annotations."""
+    assert weight({"nvidia.com/gpu": "8"}, notes) == (8, 1.0)
+
+
+def test_kai_names_the_gpus_of_a_pod_with_nvfractions() -> None:
+    notes = {
+        f"{NV}gpu-memory.request": "20Gi",
+        f"{NV}gpus.devices": "GPU-3, GPU-1",
+        "gpu-fraction-num-devices": "2",
+    }
+    devices = [DeviceStatus(at, uuid=f"GPU-{at}") for at in range(4)]
+    raw = pod([{"name": "c"}], metadata={"annotations": notes})
+    found = pod_from(decode(PODS, raw), None, A100, devices=devices)
+    assert (found.gpus, found.share, found.held) == (2, 0.25, (1, 3))
+
+
 @pytest.mark.parametrize("namespace", ["kai-resource-reservation", "runai-reservation"])
 def test_reservation_pods_of_kai_do_not_count_beside_the_pods_they_reserve_for(namespace: str) -> None:
     assert weight({"nvidia.com/gpu": "1"}, namespace=namespace) == (0, 1.0)
@@ -102,6 +156,7 @@ def test_replicas_of_time_slicing_and_mps_count_as_their_share() -> None:
         [({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "20480"}, {}, A100)] * 4,
         [({}, {"gpu-fraction": "0.25"}, A100)] * 4,
         [({}, {"gpu-memory": "20480"}, A100)] * 4,
+        [({}, {f"{NV}gpu-memory.request": "20Gi"}, A100)] * 4,
         [({"nvidia.com/gpu": "1"}, {}, Sharing(replicas=4))] * 4,
         [({"nvidia.com/gpu.shared": "1"}, {}, Sharing(replicas=5))] * 5,
     ],

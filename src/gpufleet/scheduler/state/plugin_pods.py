@@ -1,4 +1,4 @@
-"""Count the GPUs of pods that a device plugin serves, so that claims do not get the same GPUs.
+"""Count the GPUs of pods that a device plugin or KAI serves, so that claims do not get the same GPUs.
 
 Such a pod counts from the moment it is bound. Which GPUs it has is known only when the agent has asked the kubelet.
 Until then:
@@ -7,6 +7,9 @@ Until then:
   the GPUs soon after the kubelet has admitted the pod; it does not wait until the image is pulled.
 - A running pod whose GPUs stay unknown (the agent does not read the kubelet, or does not know the device ids)
   counts by number.
+
+KAI names the GPUs of a pod with NvFractions in its annotations. For older fractions of KAI the pod counts with which
+KAI keeps the GPU: it requests the GPU from the device plugin.
 """
 
 import math
@@ -14,7 +17,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
-from gpufleet.kubernetes.gpu_requests import gpu_request, sharing_of
+from gpufleet.kubernetes.gpu_requests import device_request, sharing_of
+from gpufleet.kubernetes.nv_fractions import NvFraction, nv_fraction
 from gpufleet.kubernetes.objects import Node, Pod
 from gpufleet.scheduler.state.indexes import discard
 
@@ -26,10 +30,11 @@ _SLACK = 1e-9
 class _PluginPod:
     pod: Pod
     running: bool
+    fraction: NvFraction | None
 
 
 class PluginPods:
-    """The bound pods that request GPUs of a device plugin, by node."""
+    """The bound pods that request GPUs of a device plugin or KAI, by node."""
 
     def __init__(self) -> None:
         self._pods: dict[str, _PluginPod] = {}
@@ -42,11 +47,12 @@ class PluginPods:
             return self.drop(pod)
         uid, running = pod.metadata.uid, pod.status.phase == "Running"
         known = self._pods.get(uid)
-        if known is None and not gpu_request(pod).gpus:
+        if known is None and not device_request(pod).gpus:
             return False
-        self._pods[uid] = _PluginPod(pod, running)
+        now = _PluginPod(pod, running, nv_fraction(pod.metadata.annotations))
+        self._pods[uid] = now
         self._on.setdefault(pod.spec.node_name, set()).add(uid)
-        return known is None or known.running != running
+        return known is None or (known.running, known.fraction) != (now.running, now.fraction)
 
     def drop(self, pod: Pod) -> bool:
         """Remove a pod; return whether it was known."""
@@ -70,16 +76,24 @@ class PluginPods:
             return ()
         sharing = sharing_of(node.metadata)
         devices = report.status.devices
+        named: set[int] = set()
         unnamed, starting = 0.0, False
         for uid in uids:
             known = self._pods[uid]
-            request = gpu_request(known.pod, sharing)
-            missing = request.gpus - sum(uid in device.in_use_by for device in devices)
+            request = device_request(known.pod, sharing)
+            by_kai = known.fraction.ids(devices) if known.fraction else frozenset()
+            named |= by_kai
+            missing = request.gpus - len(by_kai | {each.id for each in devices if uid in each.in_use_by})
             if missing > 0:
                 unnamed += missing * request.share
                 starting = starting or not known.running
         # A GPU of an ended claim is free, though the report may still name its pod.
-        others = [device for device in devices if not any(uid in uids for uid in device.in_use_by)]
+        others = [
+            device
+            for device in devices
+            if device.id not in named and not any(uid in uids for uid in device.in_use_by)
+        ]
         # The highest ids, because claims take the lowest.
         others.sort(key=lambda device: (occupied(device.id), bool(device.in_use_by), -device.id))
-        return [device.id for device in (others if starting else others[: math.ceil(unnamed - _SLACK)])]
+        unknown = others if starting else others[: math.ceil(unnamed - _SLACK)]
+        return named.union(device.id for device in unknown)

@@ -96,7 +96,7 @@ class DynamicResources:
         return tuple(found)
 
     def _gpus_of(self, claim: ResourceClaim) -> list[HeldDevice]:
-        known = claimed_gpus(claim, self._published, self._devices_of)
+        known = claimed_gpus(claim, self._published, self.devices_of)
         found = [
             HeldDevice(each.gpu, each.milli / 1000 if each.milli else profile_share(each.profile))
             for each in known
@@ -104,7 +104,8 @@ class DynamicResources:
         ours = sum(each.driver in GPU_DRIVERS for each in claim.devices)
         return found + [HeldDevice(-1, 1.0)] * (ours - len(known))
 
-    def _devices_of(self, node: str) -> Sequence[DeviceStatus]:
+    def devices_of(self, node: str) -> Sequence[DeviceStatus]:
+        """Return the GPUs of a node: those that its agent reports, or else those that its driver publishes."""
         report = self._reported(node) or self.published_on(node)
         return report.status.devices if report is not None else ()
 

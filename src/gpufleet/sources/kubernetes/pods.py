@@ -1,12 +1,15 @@
 """Convert Kubernetes pods to the types of the fleet: requested and allocated GPUs, node, start and end."""
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 
 from gpufleet.kubernetes.annotations import CLAIM, MAX_RUNTIME
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
+from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus
 from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, counted_request
 from gpufleet.kubernetes.model_labels import model_requested
+from gpufleet.kubernetes.nv_fractions import nv_fraction
 from gpufleet.kubernetes.objects import ContainerStatus, ObjectMeta, Pod
 from gpufleet.model.workload import FleetPod, OwnerRef, Status
 from gpufleet.sources.kubernetes.claimed_gpus import (
@@ -38,13 +41,21 @@ def pod_from(
     sharing: Sharing = Sharing(),  # noqa: B008  (immutable)
     leases: PodLeases = PodLeases(),  # noqa: B008  (immutable)
     dynamic: tuple[HeldDevice, ...] = (),
+    devices: Sequence[DeviceStatus] = (),
 ) -> FleetPod:
-    """Convert a pod with its claim, its leases, how its node shares GPUs, and the GPUs of its ResourceClaims."""
+    """Convert a pod with its claim, its leases, how its node shares GPUs, and the GPUs of its ResourceClaims.
+
+    `devices` are the GPUs of its node, of which KAI may name some.
+    """
     meta = pod.metadata
     request = _request(pod, claim, sharing, leases, dynamic)
     if claim is None and CLAIM in meta.annotations and not request.gpus:
         request = leased_request(pod, leases)
-    held = held_gpus(pod, claim, leases) or tuple(sorted(each.gpu for each in dynamic if each.gpu >= 0))
+    held = (
+        held_gpus(pod, claim, leases)
+        or tuple(sorted(each.gpu for each in dynamic if each.gpu >= 0))
+        or _named_by_kai(pod, devices)
+    )
     phase = PHASES.get(pod.status.phase, Status.UNKNOWN)
     return FleetPod(
         uid=meta.uid,
@@ -71,6 +82,11 @@ def pod_from(
         ended=_ended(pod) if phase.ended else 0.0,
         interrupted=any(c.type == _INTERRUPTED and c.status == "True" for c in pod.status.conditions),
     )
+
+
+def _named_by_kai(pod: Pod, devices: Sequence[DeviceStatus]) -> tuple[int, ...]:
+    fraction = nv_fraction(pod.metadata.annotations)
+    return tuple(sorted(fraction.ids(devices))) if fraction else ()
 
 
 def _max_runtime(pod: Pod) -> float:

@@ -41,6 +41,7 @@ from gpufleet.kubernetes.crds.gpu_node_status import GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair
 from gpufleet.kubernetes.gpu_requests import Sharing, sharing_of
 from gpufleet.kubernetes.leases import LeaseHolder
+from gpufleet.kubernetes.nv_fractions import nv_fraction
 from gpufleet.kubernetes.objects import Lease, Node, OwnerReference, Pod
 from gpufleet.kubernetes.objects import Owner as KubeOwner
 from gpufleet.kubernetes.repair_requests import change_repair
@@ -310,7 +311,7 @@ class KubernetesSource:
             node = change.object.spec.node_name
             self._put_devices(node)
             if _identities(change.before) != _identities(change.after):
-                self._put_pods_with_resource_claims({node})
+                self._put_pods_with_devices({node})
             if mig_profiles(change.before) != mig_profiles(change.after):
                 # The share of a pod with MIG instances and a deleted claim depends on their profiles.
                 for holder in self._leases_by_node.of_node(node):
@@ -328,16 +329,19 @@ class KubernetesSource:
         nodes = self._dynamic.on_slices(changes)
         for node in nodes:
             self._put_devices(node)
-        self._put_pods_with_resource_claims(nodes)
+        self._put_pods_with_devices(nodes)
 
     def _on_resource_claims(self, changes: Sequence[CacheChange[ResourceClaim]]) -> None:
         for namespace, name in sorted(self._dynamic.on_claims(changes)):
             if (pod := self.pods.cache.get(name, namespace)) is not None:
                 self._put_pod(pod)
 
-    def _put_pods_with_resource_claims(self, nodes: set[str]) -> None:
+    def _put_pods_with_devices(self, nodes: set[str]) -> None:
+        """Update the pods whose GPUs are found by UUIDs and addresses: of ResourceClaims, and those that KAI names."""
         for pod in self.pods.cache:
-            if pod.spec.node_name in nodes and self._dynamic.held_by(pod):
+            if pod.spec.node_name in nodes and (
+                self._dynamic.held_by(pod) or nv_fraction(pod.metadata.annotations)
+            ):
                 self._put_pod(pod)
 
     def _on_leases(self, changes: Sequence[CacheChange[Lease]]) -> None:
@@ -380,7 +384,8 @@ class KubernetesSource:
             claim = self.claims.cache.get(name, meta.namespace)
         node = self.nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
         leases = self._leases_of(pod) if name else PodLeases()
-        converted = pod_from(pod, claim, _sharing(node), leases, self._dynamic.held_by(pod))
+        devices = self._dynamic.devices_of(pod.spec.node_name)
+        converted = pod_from(pod, claim, _sharing(node), leases, self._dynamic.held_by(pod), devices)
         if converted.phase.ended and not converted.ended:
             converted = msgspec.structs.replace(converted, ended=self._observed_end(converted))
         self._fleet.put_pod(converted)
