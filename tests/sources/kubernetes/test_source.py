@@ -314,3 +314,26 @@ async def test_leases_and_node_statuses_reach_the_fleet(api: Api, fleet: Fleet) 
     )
     await wait_until(lambda: overview(fleet).faulty == 1)
     assert fleet.views()["a"].total == 4
+
+
+async def test_a_report_that_arrives_after_a_pod_with_nvfractions_says_which_gpu_it_has(
+    api: Api, fleet: Fleet
+) -> None:
+    await api.node("a")
+    await api.patch("/api/v1/nodes/a", {"metadata": {"labels": {"nvidia.com/gpu.memory": "81920"}}})
+    prefix = "nvidia.com/container.c."
+    notes = {f"{prefix}gpu-memory.request": "20Gi", f"{prefix}gpus.devices": "GPU-2"}
+    spec = {"nodeName": "a", "containers": [{"name": "c", "image": "i"}]}
+    body = {"metadata": {"name": "p", "annotations": notes}, "spec": spec}
+    uid = (await api.post("/api/v1/namespaces/default/pods", body))["metadata"]["uid"]
+    pods = fleet.ownership.pods
+    await wait_until(lambda: uid in pods and pods[uid].share == 0.25)
+    assert (pods[uid].gpus, pods[uid].held) == (1, ())
+    status = {"metadata": {"name": "a"}, "spec": {"nodeName": "a"}}
+    kind = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus"}
+    await api.post("/apis/gpu.scheduling/v1/gpunodestatuses", {**kind, **status})
+    devices = [{"id": at, "health": "Healthy", "uuid": f"GPU-{at}"} for at in range(4)]
+    await api.patch(
+        "/apis/gpu.scheduling/v1/gpunodestatuses/a/status", {"status": {"total": 4, "devices": devices}}
+    )
+    await wait_until(lambda: pods[uid].held == (2,))
