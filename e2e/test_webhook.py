@@ -17,9 +17,9 @@ from tests.charts.rendering import objects
 from e2e.cluster import Cluster, RequestFailed
 from e2e.fakenodes import FakeNodes
 from e2e.system.release import CRDS, delete_crds
-from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, REQUESTED, VISIBLE
 from gpufleet.kubernetes.certificates.keyring import new_keyring
-from gpufleet.webhook.configuration import configurations
+from gpufleet.webhook.configuration import configurations, policies
 from gpufleet.webhook.pod_admission import KEEP_NODE
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
@@ -413,3 +413,93 @@ def test_plain_gpu_pods_are_refused_on_nodes_that_belong_to_claims(cluster: Clus
         assert create(gpus="", tolerations=tolerations)[0] == 201, "it takes no GPU"
     finally:
         cluster.kubectl("delete", "-f", "-", stdin=manifest)
+
+
+@contextmanager
+def policed(cluster: Cluster, namespace: str) -> Iterator[None]:
+    """Apply the admission policies for one namespace during the block."""
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    items = policies(name=namespace[-30:], namespaces=selector)
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    cluster.kubectl("apply", "-f", "-", stdin=manifest)
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "-f", "-", stdin=manifest)
+
+
+def annotated(
+    cluster: Cluster, namespace: str, name: str, change: Json, subresource: str = ""
+) -> tuple[int, str]:
+    """Change annotations of a pod and return the status and text of the response."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}{subresource}"
+    body = {"metadata": {"annotations": change}, "status": {"message": "x"}}
+    return cluster.api.raw("PATCH", path, body, "application/merge-patch+json")
+
+
+@pytest.mark.usefixtures("crds")
+def test_the_spec_of_a_claim_cannot_be_changed(cluster: Cluster, namespace: str) -> None:
+    claim(cluster, namespace, topology={"mode": "Preferred"}, selector={"matchLabels": {"a": "b"}})
+    path = f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims/two"
+    merge = "application/merge-patch+json"
+
+    def change(body: Json) -> tuple[int, str]:
+        return cluster.api.raw("PATCH", f"{path}?dryRun=All", body, merge)
+
+    more = {"spec": {"devices": {"count": 4}}}
+    assert change(more)[0] == 200
+    with policed(cluster, namespace):
+        cluster.wait_for("the policy", lambda: change(more)[0] == 422)
+        assert "the spec of a GpuClaim cannot be changed" in change(more)[1]
+        for spec in (
+            {"selector": None},
+            {"gangRef": "g"},
+            {"devices": {"share": 0.5, "exclusivity": "Shared"}},
+        ):
+            assert change({"spec": spec})[0] == 422
+        assert change({"metadata": {"annotations": {"a": "b"}}, "spec": {"devices": {"count": 2}}})[0] == 200
+        bound = {"status": {"phase": "Bound", "nodeName": "a"}}
+        assert cluster.api.patch(f"{path}/status", bound, merge)["status"]["phase"] == "Bound"
+        assert change(more)[0] == 422
+        cluster.kubectl("delete", "gpuclaim", "two", namespace=namespace)
+
+
+@pytest.mark.usefixtures("crds")
+def test_the_claim_of_a_pod_cannot_be_added_changed_or_removed(
+    cluster: Cluster, namespace: str, fake_nodes: FakeNodes
+) -> None:
+    fake_nodes.add("fixed-node")
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    cluster.api.create(pods, pod("plain", None))
+    cluster.api.create(pods, pod("claimer", "two", **{REQUESTED: "2"}))
+    changes = (
+        ("plain", {CLAIM: "late"}),
+        ("claimer", {CLAIM: "other"}),
+        ("claimer", {CLAIM: None}),
+        ("claimer", None),
+        ("claimer", {REQUESTED: "4"}),
+        ("claimer", {REQUESTED: None}),
+    )
+    with policed(cluster, namespace):
+        cluster.wait_for(
+            "the policy",
+            lambda: annotated(cluster, namespace, "plain", {CLAIM: "x"}, "?dryRun=All")[0] == 422,
+        )
+        for subresource in ("", "/status"):
+            for name, change in changes:
+                status, text = annotated(cluster, namespace, name, change, subresource)
+                assert status == 422, (name, change, subresource, text)
+                assert "annotation gpu.scheduling/" in text
+            for name in ("plain", "claimer"):
+                assert annotated(cluster, namespace, name, {"note": "x"}, subresource)[0] == 200
+        found = {
+            each: cluster.api.get(f"{pods}/{each}")["metadata"]["annotations"]
+            for each in ("plain", "claimer")
+        }
+        assert found == {"plain": {"note": "x"}, "claimer": {CLAIM: "two", REQUESTED: "2", "note": "x"}}
+        bind(cluster, namespace, "claimer", "fixed-node", "0,1")
+        cluster.wait_for(
+            "the pod to run", lambda: cluster.api.get(f"{pods}/claimer")["status"].get("phase") == "Running"
+        )
+        assert annotated(cluster, namespace, "claimer", {CLAIM: "other"})[0] == 422
+        cluster.kubectl("delete", "pod", "plain", "claimer", "--wait=false", namespace=namespace)

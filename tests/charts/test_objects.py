@@ -15,7 +15,7 @@ from gpufleet.kubernetes import extended_resources
 from gpufleet.kubernetes.access_review import RESOURCE
 from gpufleet.kubernetes.crds import GROUP
 from gpufleet.scheduler.extender.certificates import SERVER_NAME
-from gpufleet.webhook.configuration import configurations
+from gpufleet.webhook.configuration import configurations, policies
 
 BOTH = [(chart, values) for chart in NAMES for values in ({}, everything(chart))]
 
@@ -287,6 +287,14 @@ def test_the_webhook_configurations_are_those_of_the_program() -> None:
     for expected in configurations({"service": service}, name="gpu-scheduler-webhook"):
         actual = one(rendered, expected["kind"], expected["metadata"]["name"])
         assert actual["webhooks"] == expected["webhooks"]
+
+
+@pytest.mark.parametrize("selector", [None, {"matchLabels": {"gpus": "yes"}}])
+def test_the_admission_policies_are_those_of_the_program(selector: dict[str, Any] | None) -> None:
+    rendered = objects("gpu-scheduler", {"webhook": {"namespaceSelector": selector or {}}})
+    for expected in policies(name="gpu-scheduler", namespaces=selector):
+        actual = one(rendered, expected["kind"], expected["metadata"]["name"])
+        assert actual["spec"] == expected["spec"]
 
 
 def test_with_cert_manager_the_webhook_cannot_access_secrets_or_configurations() -> None:

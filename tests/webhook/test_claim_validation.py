@@ -124,8 +124,12 @@ async def test_an_api_server_without_cel_calls_the_webhook(cluster: Cluster) -> 
         assert "count must be between 1 and 64" in refused["message"]
         await cluster.claim("good")
         changed = await cluster.send(
-            "PATCH", f"{CLAIMS}/good", {"spec": {"devices": {"count": 99}}}, "application/merge-patch+json"
+            "PATCH", f"{CLAIMS}/good", {"spec": {"devices": {"count": 3}}}, "application/merge-patch+json"
         )
         assert changed["refused"] == 422
+        assert "the spec of a GpuClaim cannot be changed" in changed["message"]
+        note = {"metadata": {"annotations": {"a": "b"}}}
+        kept = await cluster.send("PATCH", f"{CLAIMS}/good", note, "application/merge-patch+json")
+        assert kept["spec"]["devices"]["count"] == 2
     found = await cluster.client.read_json(f"{HOOKS}/validatingwebhookconfigurations/gpufleet-webhook")
     assert [hook["failurePolicy"] for hook in found["webhooks"]] == ["Ignore"]

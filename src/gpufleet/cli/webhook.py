@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--print-configurations",
         action="store_true",
-        help="Print the webhook configurations to apply, and exit.",
+        help="Print the webhook configurations and admission policies to apply, and exit.",
     )
     parser.add_argument(
         "--url",
@@ -49,10 +49,11 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 def _print_configurations(settings: WebhookSettings, url: str) -> int:
     import yaml
 
-    from gpufleet.webhook.configuration import configurations
+    from gpufleet.webhook.configuration import configurations, policies
 
     service = {"service": {"name": settings.service, "namespace": settings.namespace, "port": 443}}
     client = {"url": url} if url else service
     name = settings.configurations[0]
-    print(yaml.safe_dump_all(configurations(client, name=name), sort_keys=False, width=110), end="")
+    objects = [*configurations(client, name=name), *policies(name=name)]
+    print(yaml.safe_dump_all(objects, sort_keys=False, width=110), end="")
     return 0

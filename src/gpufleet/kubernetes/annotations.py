@@ -10,6 +10,9 @@ VISIBLE = "gpu.scheduling/visible-devices"
 """On a pod, set with the Binding: UUIDs of its GPUs or MIG instances, or else GPU ids. NVIDIA_VISIBLE_DEVICES,
 CUDA_VISIBLE_DEVICES and their counterparts of AMD read it through the downward API."""
 
+REQUESTED = "gpu.scheduling/requested-devices"
+"""On a pod, set by the webhook: how many GPUs it requested from a device plugin, before its claim replaced the request."""
+
 NUDGE = "gpu.scheduling/nudge"
 """On a pending pod: changed to make kube-scheduler retry the pod and to invalidate Bindings in flight."""
 

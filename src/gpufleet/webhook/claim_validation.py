@@ -1,7 +1,8 @@
-"""Validate claims with the rules of their CustomResourceDefinition.
+"""Validate claims with the rules of their CustomResourceDefinition, and refuse changes of their spec.
 
 This serves API servers that are too old to evaluate CEL themselves. Each rule has a Python form beside its
-CEL form; a test checks that both give the same result. All broken rules are reported.
+CEL form; a test checks that both give the same result. All broken rules are reported. Newer API servers refuse a
+change of the spec by a ValidatingAdmissionPolicy (`configuration.policies`).
 """
 
 from collections.abc import Iterator
@@ -10,15 +11,19 @@ from typing import Any
 import msgspec
 
 from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
+from gpufleet.webhook.configuration import SPEC_IS_FIXED
 from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse
 
 
 def validate_claim(request: AdmissionRequest) -> AdmissionResponse:
     """Allow the claim to be stored, or refuse it with every broken rule."""
     claim, before = request.object, request.old_object
-    if claim is None or (before is not None and before.get("spec") == claim.get("spec")):
-        # A stored claim may break rules that are newer; removing its finalizers must still work.
+    if claim is None:
         return AdmissionResponse()
+    if before is not None:
+        # A stored claim may break rules that are newer; removing its finalizers must still work.
+        changed = before.get("spec") != claim.get("spec")
+        return AdmissionResponse(refusal=f"GpuClaim: {SPEC_IS_FIXED}" if changed else "")
     try:
         msgspec.convert(claim, GpuClaim, strict=True)
     except msgspec.ValidationError as error:
