@@ -23,7 +23,8 @@ from e2e.cluster.cluster import free_ports
 from e2e.cluster.rest import is_healthy
 from e2e.fakenodes import FakeNodes
 from e2e.system import Users
-from gpufleet.kubernetes.annotations import ALLOCATED, VISIBLE
+from e2e.test_webhook import configured, is_called, webhook
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, VISIBLE
 from gpufleet.scheduler.extender.certificates import SERVER_NAME
 
 CRDS = Path(__file__).parents[1] / "charts" / "gpu-scheduler" / "crds"
@@ -266,6 +267,80 @@ def test_kubectl_shows_claims_nodes_and_leases(workspace: Workspace) -> None:
     }
     with pytest.raises(CommandFailed, match="they exclude each other"):
         kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(bad))
+
+
+_SAMPLES = """
+apiVersion: gpu.scheduling/v1
+kind: GpuClaim
+metadata: {name: single-gpu}
+spec:
+  devices: {count: 1, exclusivity: Exclusive}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: gpu-test
+  annotations: {gpu.scheduling/claim: single-gpu}
+spec:
+  schedulerName: gpu-scheduler
+  restartPolicy: Never
+  containers:
+    - name: cuda-test
+      image: nvidia/cuda:12.4.1-runtime-ubuntu22.04
+      command: [nvidia-smi]
+      resources:
+        limits: {nvidia.com/gpu: "1"}
+---
+apiVersion: gpu.scheduling/v1
+kind: GpuClaim
+metadata: {name: multi-gpu}
+spec:
+  devices: {count: 4, policy: contiguous, exclusivity: Exclusive}
+  topology: {mode: Preferred, minBandwidthGBps: 600}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: training-job
+  annotations: {gpu.scheduling/claim: multi-gpu}
+spec:
+  schedulerName: gpu-scheduler
+  containers:
+    - name: training
+      image: pytorch/pytorch:2.0.0-cuda11.7-cudnn8-runtime
+      resources:
+        limits: {nvidia.com/gpu: "4"}
+"""
+"""The sample objects of the gpu-scheduler that this API comes from: pods have a claim and device limits."""
+
+
+def test_pods_with_a_claim_and_the_same_device_limits_run(workspace: Workspace) -> None:
+    cluster, namespace = workspace.cluster, workspace.namespace
+    workspace.add_nodes("node-a", "node-b", gpus=5)
+    late = yaml.safe_load(_SAMPLES.split("---")[3])
+    late["metadata"] = {"name": "late", "annotations": {CLAIM: "late"}}
+    with webhook(cluster, namespace) as running, configured(cluster, namespace, running.url):
+        cluster.wait_for("calls of the webhook", lambda: is_called(cluster, namespace))
+        workspace.apply(late)
+        cluster.kubectl("apply", "-f", "-", stdin=_SAMPLES, namespace=namespace)
+        assert workspace.running("gpu-test", "training-job")
+        allocated = [
+            cluster.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            for name in ("gpu-test", "training-job")
+        ]
+        for pod, gpus in zip(allocated, (1, 4), strict=True):
+            ids = pod["metadata"]["annotations"][ALLOCATED].partition(":")[2].split(",")
+            assert len(ids) == gpus
+            [container] = pod["spec"]["containers"]
+            assert "nvidia.com/gpu" not in json.dumps(container["resources"])
+        workspace.claim("late", 2)
+        said = "the pod requested 4 GPUs from a device plugin and its claim asks for 2"
+        claim = f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims/late"
+        cluster.wait_for("the reason", lambda: said in cluster.api.get(claim)["status"].get("message", ""))
+        cluster.wait_for("the event", lambda: said in cluster.kubectl("get", "events", namespace=namespace))
+        cluster.api.delete(claim)
+        workspace.claim("late", 4)
+        assert workspace.running("late")
 
 
 def test_200_pods_fill_50_nodes_and_no_gpu_is_allocated_twice(workspace: Workspace) -> None:

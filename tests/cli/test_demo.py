@@ -25,7 +25,13 @@ from tests.waiting import block_until, wait_until
 from gpufleet.cli import main
 from gpufleet.cli.demo import demo_settings
 from gpufleet.kubernetes import KubeClient, load_connection
-from gpufleet.runtime.settings import KubernetesSettings, MetricsSettings, StoreSettings, load_settings
+from gpufleet.runtime.settings import (
+    KubernetesSettings,
+    MetricsSettings,
+    StoreSettings,
+    WebhookSettings,
+    load_settings,
+)
 
 pytestmark = pytest.mark.long
 
@@ -407,8 +413,11 @@ def test_it_uses_no_other_database_or_cluster(tmp_path: Path) -> None:
         "DATABASE_URL": "postgresql://prod",
         "PROMETHEUS_URL": "http://prod",
         "KUBECONFIG": "/prod",
+        "GPUFLEET_WEBHOOK_DEVICE_REQUESTS": "warn",
+        "GPUFLEET_WEBHOOK_NAMESPACE": "prod",
     }
     settings = demo_settings(load_settings({}, environment, file))
+    assert settings[WebhookSettings] == WebhookSettings(device_requests="warn")
     assert list(settings.clusters) == ["demo"]
     for each in (settings, settings.clusters["demo"]):
         assert each[StoreSettings].url == ""

@@ -99,9 +99,18 @@ class Stage:
         await self.client.write_json("POST", CLAIMS.format(namespace), body)
         await self.until(lambda: (namespace, name) in self.scheduler.ledger.claims)
 
-    async def pod(self, name: str, claim: str = "", namespace: str = "default", **spec: Any) -> Pod:
+    async def pod(
+        self,
+        name: str,
+        claim: str = "",
+        annotations: Mapping[str, str] | None = None,
+        *,
+        namespace: str = "default",
+        **spec: Any,
+    ) -> Pod:
+        notes = {**({"gpu.scheduling/claim": claim} if claim else {}), **(annotations or {})}
         body = {
-            "metadata": {"name": name, "annotations": {"gpu.scheduling/claim": claim} if claim else {}},
+            "metadata": {"name": name, "annotations": notes},
             "spec": {
                 "schedulerName": "gpu-scheduler",
                 "containers": [{"name": "c", "image": "i"}],

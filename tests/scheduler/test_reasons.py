@@ -7,8 +7,11 @@ from tests.scheduler.stage import Stage, device
 from tests.scheduler.test_gangs import GATED, gang_claim
 
 from gpufleet.kubernetes import EVENTS, Selection
-from gpufleet.kubernetes.objects import Event
+from gpufleet.kubernetes.annotations import REQUESTED
+from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
+from gpufleet.kubernetes.objects import Container, Event, Pod, PodSpec, Resources
 from gpufleet.scheduler.explain import explain
+from gpufleet.scheduler.state.claim_requests import admitted_otherwise
 
 FAST_DISK = {"disk": "fast"}
 
@@ -20,13 +23,13 @@ async def message(stage: Stage, claim: str, text: str) -> str:
     return ledger.claims["default", claim].status.message
 
 
-async def event(stage: Stage, reason: str) -> Event:
-    """Return the first event with this reason, once there is one."""
+async def event(stage: Stage, reason: str, note: str = "") -> Event:
+    """Return the first event with this reason and text, once there is one."""
     found: list[Event] = []
 
     async def look() -> bool:
         page = await stage.client.list(EVENTS, Selection(namespace="default"))
-        found[:] = [each for each in page.items if each.reason == reason]
+        found[:] = [each for each in page.items if each.reason == reason and note in each.note]
         return bool(found)
 
     for _ in range(300):
@@ -128,6 +131,65 @@ async def test_the_phases_of_scheduling_are_named_in_the_logs(stage: Stage) -> N
         await stage.until(lambda: any(entry["event"] == "leases_released" for entry in log))
     phases = {(entry["event"], entry["phase"]) for entry in log if "phase" in entry}
     assert {("gpus_chosen", "Filter"), ("pod_refused", "Filter"), ("leases_released", "Unreserve")} <= phases
+
+
+@pytest.mark.parametrize(
+    ("annotations", "requests", "said"),
+    [
+        ({REQUESTED: "2"}, {}, ""),
+        (
+            {REQUESTED: "4"},
+            {},
+            "the pod requested 4 GPUs from a device plugin and its claim asks for 2: create the pod again with the same number",
+        ),
+        ({}, {"gpu.scheduling/gpu": "2"}, ""),
+        (
+            {},
+            {"gpu.scheduling/gpu": "1"},
+            "the pod was admitted with a request for 1 of gpu.scheduling/gpu and its claim asks for 2 of gpu.scheduling/gpu: "
+            "create the pod again",
+        ),
+        (
+            {},
+            {"gpu.scheduling/gpu-share": "20"},
+            "the pod was admitted with a request for 20 of gpu.scheduling/gpu-share and its claim asks for 2 of "
+            "gpu.scheduling/gpu: create the pod again",
+        ),
+    ],
+)
+async def test_a_claim_that_differs_from_what_its_pod_requested_gives_it_nothing(
+    stage: Stage, annotations: dict[str, str], requests: dict[str, str], said: str
+) -> None:
+    """The claim was created after the pod, or was deleted and created again."""
+    await stage.node("a", gpus=8)
+    container = {"name": "c", "image": "i", "resources": {"requests": requests, "limits": requests}}
+    pod = await stage.pod("p", "late", annotations, containers=[container])
+    assert await stage.schedule(pod) == "", "there is no claim yet"
+    await stage.claim("late", 2)
+    assert await stage.schedule(pod) == ("" if said else "a")
+    if said:
+        assert await message(stage, "late", said) == f"Pending: {said}"
+        await event(stage, "GpusUnavailable", said)
+        assert explain(stage.scheduler.ledger, "default", "late", pod).sentence == said
+
+
+def test_the_request_of_a_pod_is_compared_as_a_number() -> None:
+    """An API server writes 1000 as 1k."""
+    claim = GpuClaim(spec=ClaimSpec(ClaimDevices(count=10, exclusivity="Shared", share=1.0)))
+    for amount, same in (("1k", True), ("1000", True), (1000, True), ("100", False)):
+        requests = {"gpu.scheduling/gpu-share": amount}
+        pod = Pod(spec=PodSpec(containers=(Container("c", Resources(requests=requests)),)))
+        assert (admitted_otherwise(pod, claim) == "") is same
+
+
+async def test_a_gang_waits_for_a_member_that_requested_another_number_of_gpus(stage: Stage) -> None:
+    await stage.node("a", gpus=8)
+    await gang_claim(stage, "g")
+    await stage.group("g", 2)
+    await stage.pod("p0", "of-g", **GATED)
+    await stage.pod("p1", "of-g", {REQUESTED: "4"}, **GATED)
+    said = "the pod requested 4 GPUs from a device plugin and its claim asks for 1"
+    await stage.until(lambda: said in stage.note("g"))
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 import base64
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.webhook.conftest import PODS, Cluster, Json, pod
 
-from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, REQUESTED, VISIBLE
 from gpufleet.webhook.pod_admission import KEEP_NODE, PodRules, admit_create, admit_update
 from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse, UserInfo, encode_review
 from kubelite.patch.json_patch import json_patch
@@ -236,16 +237,102 @@ async def test_a_missing_claim_is_a_warning(cluster: Cluster) -> None:
         assert "annotation gpu.scheduling/claim is empty" in refused["message"]
 
 
-async def test_a_pod_must_not_take_gpus_in_two_ways(cluster: Cluster) -> None:
+def requesting(*amounts: Json, name: str = "train", **changes: Any) -> Json:
+    """Return a pod whose containers have these limits, and the same requests as the API server fills in."""
+    return pod(
+        name,
+        initContainers=[],
+        containers=[
+            {"name": f"c{at}", "image": "i", "resources": {"limits": each, "requests": dict(each)}}
+            for at, each in enumerate(amounts)
+        ],
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "amd.com/gpu"])
+@pytest.mark.parametrize("extended", [False, True])
+async def test_a_request_for_the_gpus_of_the_claim_is_replaced_by_it(
+    cluster: Cluster, resource: str, extended: bool
+) -> None:
     await cluster.claim()
-    greedy = pod(containers=[{"name": "m", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}])
+    async with cluster.webhook(rules=PodRules(extended_resources=extended)):
+        made = await cluster.send("POST", PODS, requesting({resource: "2", "cpu": "1"}, {"cpu": "2"}))
+        assert cluster.warnings == [
+            f"the request for 2 of {resource} was replaced: the claim two gives the pod its GPUs"
+        ]
+        ours = {"gpu.scheduling/gpu": "2"} if extended else {}
+        first, second = (each["resources"] for each in made["spec"]["containers"])
+        assert first == {"limits": {"cpu": "1", **ours}, "requests": {"cpu": "1", **ours}}
+        assert second == {"limits": {"cpu": "2"}, "requests": {"cpu": "2"}}
+        assert made["metadata"]["annotations"][REQUESTED] == "2"
+        assert variables(made) == [OURS] * 2
+        spread = await cluster.send("POST", PODS, requesting({resource: "1"}, {resource: "1"}, name="spread"))
+        assert spread["metadata"]["annotations"][REQUESTED] == "2"
+
+
+async def test_the_canonical_form_of_a_large_request_is_no_replaced_request(cluster: Cluster) -> None:
+    await cluster.claim("ten", devices={"count": 10, "exclusivity": "Shared", "share": 1.0})
+    async with cluster.webhook(rules=PodRules(extended_resources=True)):
+        written = {"gpu.scheduling/gpu-share": "1k"}
+        container = {"name": "c", "image": "i", "resources": {"limits": written, "requests": written}}
+        await cluster.send("POST", PODS, pod(claim="ten", containers=[container]))
+        assert cluster.warnings == []
+
+
+async def test_a_request_for_another_number_of_gpus_than_the_claim_has_is_refused(cluster: Cluster) -> None:
+    await cluster.claim()
     async with cluster.webhook():
-        refused = await cluster.send("POST", PODS, greedy)
-        assert refused["refused"] == 422
-        assert "also requests nvidia.com/gpu: it would hold GPUs twice" in refused["message"]
-    async with cluster.webhook(rules=PodRules(refuse_device_requests=False)):
-        assert variables(await cluster.send("POST", PODS, greedy)) == [OURS]
-        assert "it would hold GPUs twice" in cluster.warnings[0]
+        for amounts, said in (
+            (
+                [{"nvidia.com/gpu": "1"}],
+                "the pod requests 1 of nvidia.com/gpu and its claim two asks for 2 GPUs",
+            ),
+            ([{"nvidia.com/gpu": "2"}] * 2, "the pod requests 4 of nvidia.com/gpu"),
+            ([{"nvidia.com/gpu": "2k"}], "the pod requests 2000 of nvidia.com/gpu"),
+            (
+                [{"nvidia.com/gpu.shared": "2"}],
+                "also requests nvidia.com/gpu.shared: it would hold GPUs twice",
+            ),
+            ([{"nvidia.com/mig-1g.10gb": "2"}], "it would hold GPUs twice"),
+            (
+                [{"nvidia.com/gpu": "2", "amd.com/gpu": "2"}],
+                "also requests amd.com/gpu, nvidia.com/gpu: it would",
+            ),
+        ):
+            refused = await cluster.send("POST", PODS, requesting(*amounts))
+            assert refused["refused"] == 422
+            assert said in refused["message"]
+
+
+async def test_a_request_beside_a_claim_that_does_not_exist_yet_is_kept_for_the_scheduler(
+    cluster: Cluster,
+) -> None:
+    async with cluster.webhook():
+        made = await cluster.send(
+            "POST", PODS, requesting({"nvidia.com/gpu": "4"}, annotations={REQUESTED: "2"})
+        )
+        assert made["metadata"]["annotations"][REQUESTED] == "4"
+        assert made["spec"]["containers"][0]["resources"] == {"limits": {}, "requests": {}}
+        assert cluster.warnings == [
+            "the request for 4 of nvidia.com/gpu was replaced: the claim two gives the pod its GPUs",
+            "there is no GpuClaim two in this namespace yet: the pod waits until there is one",
+        ]
+
+
+async def test_an_operator_may_refuse_or_admit_requests_beside_claims(cluster: Cluster) -> None:
+    await cluster.claim()
+    for amount in ("1", "2"):
+        greedy = requesting({"nvidia.com/gpu": amount}, name=f"p{amount}")
+        async with cluster.webhook(rules=PodRules(device_requests="refuse")):
+            refused = await cluster.send("POST", PODS, greedy)
+            assert refused["refused"] == 422
+            assert "also requests nvidia.com/gpu: it would hold GPUs twice" in refused["message"]
+        async with cluster.webhook(rules=PodRules(device_requests="warn")):
+            made = await cluster.send("POST", PODS, greedy)
+            assert variables(made) == [OURS]
+            assert made["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": amount}
+            assert "it would hold GPUs twice" in cluster.warnings[0]
 
 
 async def test_a_webhook_that_is_down_blocks_pods_with_claims_only(cluster: Cluster) -> None:
@@ -299,10 +386,22 @@ def test_a_container_for_debugging_sees_the_gpus_of_its_pod() -> None:
     assert variables(found, "ephemeralContainers") == [{}, OURS]
 
 
-def test_a_second_call_changes_nothing_more() -> None:
-    once = after(pod(), admit_create(review(pod()), None, PodRules()))
-    again = admit_create(review(once), None, PodRules())
+@pytest.mark.parametrize("by_resource_claim", [False, True])
+@pytest.mark.parametrize("made", [pod(), requesting({"nvidia.com/gpu": "2"})])
+def test_a_second_call_changes_nothing_more(made: Json, by_resource_claim: bool) -> None:
+    rules = PodRules(by_resource_claim=by_resource_claim)
+    once = after(made, admit_create(review(made), None, rules))
+    again = admit_create(review(once), None, rules)
     assert again.patch == []
+
+
+def test_a_resource_claim_replaces_the_request_too() -> None:
+    made = requesting({"nvidia.com/gpu": "2"}, {"cpu": "1"})
+    found = after(made, admit_create(review(made), None, PodRules(by_resource_claim=True)))
+    first, second = (each["resources"] for each in found["spec"]["containers"])
+    assert first == {"limits": {}, "requests": {}, "claims": [{"name": "gpu-claim"}]}
+    assert second == {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}, "claims": [{"name": "gpu-claim"}]}
+    assert found["metadata"]["annotations"][REQUESTED] == "2"
 
 
 _text = st.text("abc/~0:,1.", max_size=8)

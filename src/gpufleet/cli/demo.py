@@ -28,6 +28,7 @@ from gpufleet.runtime.settings import (
     ServerSettings,
     Settings,
     StoreSettings,
+    WebhookSettings,
 )
 from gpufleet.runtime.settings.groups import GROUPS as ALL_GROUPS
 from gpufleet.runtime.settings.prices import prices_by_model
@@ -94,6 +95,7 @@ def demo_settings(settings: Settings) -> Settings:
         MetricsSettings(retention=(demo.days + 1) * 86_400),
         # Its Kubernetes API is part of this process, so no flood is to be expected, whatever the number of nodes.
         KubernetesSettings(kubeconfig=folder / "kubeconfig", max_cache_bytes=1 << 30),
+        WebhookSettings(device_requests=settings[WebhookSettings].device_requests),
         AccountingSettings(
             label_keys=("team", "project"),
             annotation_keys=("finance/cost-center",),

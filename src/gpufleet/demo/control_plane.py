@@ -6,6 +6,7 @@ kubeconfig.
 """
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from gpufleet.kubernetes import KubeClient
@@ -89,7 +90,7 @@ def _server_url(settings: Settings) -> str:
 async def _start_webhook(
     components: Components, kubernetes: KubernetesSettings, storage: DirectStorage
 ) -> None:
-    settings = WebhookSettings(names=(_HOST,))
+    settings = replace(components.settings[WebhookSettings], names=(_HOST,))
     client = await components.exit_stack.enter_async_context(KubeClient.from_settings(kubernetes))
     context = serving_context()
     certificates = WebhookCertificates(client, settings, context)

@@ -18,7 +18,7 @@ from gpufleet.placement.verdict import Fits
 from gpufleet.scheduler.planning.gang_planner import Level, level_of, members_of, place_members
 from gpufleet.scheduler.planning.plan import NOT_TRIED, PENDING
 from gpufleet.scheduler.planning.refusals import gang_sentence, with_all_nodes
-from gpufleet.scheduler.state.claim_requests import request_of
+from gpufleet.scheduler.state.claim_requests import admitted_otherwise, request_of
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.holders import uid_of
 from gpufleet.scheduler.state.ledger import Ledger
@@ -93,6 +93,8 @@ def _pending(ledger: Ledger, claim: GpuClaim, pods: list[Pod], namespaces: Names
         request = request_of(claim)
     except InvalidRequest as error:
         return Explanation(True, f"the claim is invalid: {error}", {}, ("correct the claim",))
+    if difference := next(filter(None, (admitted_otherwise(pod, claim) for pod in pods)), ""):
+        return Explanation(True, difference, {}, ("delete the pod and create it again",))
     gang = ledger.gangs.of(pods[0]) if pods else None
     found = _gang(ledger, gang) if gang else _single(ledger, request, pods[0] if pods else None, namespaces)
     # What the scheduler has decided is in the claim's status: it also knows the queue.

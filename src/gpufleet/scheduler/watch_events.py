@@ -241,8 +241,10 @@ class WatchEvents:
         self._changed.set()
 
     def _replan_pods_of(self, key: Key) -> None:
-        """Plan the waiting pods of a new or changed claim again."""
+        """Plan the waiting pods of a new or changed claim again, and report the result: it is about another request."""
         for pod in self._ledger.pods_of(*key):
+            if (unit := self._queue.of_pod(pod)) is not None:
+                unit.told_at = float("-inf")
             if (entry := self._queue.get(pod.metadata.uid)) is not None:
                 entry.planned = -1
                 self._changed.set()

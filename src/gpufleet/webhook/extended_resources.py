@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.extended_resources import NAMES, claimed
+from gpufleet.kubernetes.quantities import parse_count
 from gpufleet.webhook.wire import Json
 
 _KINDS = ("containers", "initContainers")
@@ -21,8 +22,8 @@ def request_resource(pod: Json, claim: GpuClaim, warnings: list[str]) -> Iterato
             first = kind == "containers" and number == 0
             ours = {wanted.resource: str(wanted.number)} if first else {}
             before = container.get("resources") or {}
-            written = {name: str(amount) for name, amount in _ours(before).items()}
-            if written and written != ours:
+            written = {name: parse_count(str(amount)) for name, amount in _ours(before).items()}
+            if written and written != ({wanted.resource: wanted.number} if first else {}):
                 warnings.append(
                     f"the requests of container {container.get('name', '')} for "
                     f"{', '.join(sorted(written))} were replaced: "

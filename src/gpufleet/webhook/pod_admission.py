@@ -16,7 +16,6 @@ list as schedulers may write it outside of a binding. The claim of a pod that ha
 scheduler finds the pod's leases by it.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Self
@@ -29,6 +28,7 @@ from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, GANG_GATE, VISIBLE
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.runtime.settings import WebhookSettings
 from gpufleet.webhook.claim_delivery import deliver_by_claim, has_resource_claim, hide_gpus
+from gpufleet.webhook.device_requests import refuse_devices, requested_devices, warning_of, without_devices
 from gpufleet.webhook.extended_resources import request_resource
 from gpufleet.webhook.wire import AdmissionRequest, AdmissionResponse, Json
 
@@ -45,7 +45,6 @@ KEEP_NODE = {
 """Annotations of a pod for which Cluster Autoscaler and Karpenter keep its node."""
 
 _SCHEDULER_ANNOTATIONS = (ALLOCATED, VISIBLE)
-_PLUGIN_RESOURCES = re.compile(r"(nvidia\.com/(gpu|mig-.+)(\.shared)?|amd\.com/gpu.*|gpu\.intel\.com/.+)")
 _KINDS = ("initContainers", "containers")
 
 
@@ -102,7 +101,7 @@ class PodRules:
 
     variables: Sequence[str] = WebhookSettings.variables
     schedulers: Collection[str] = ()
-    refuse_device_requests: bool = True
+    device_requests: str = WebhookSettings.device_requests
     runtime_class: str = ""
     scheduler_name: str = WebhookSettings.scheduler_name
     by_resource_claim: bool = False
@@ -117,7 +116,7 @@ class PodRules:
         return cls(
             variables=settings.variables,
             schedulers=frozenset(settings.schedulers),
-            refuse_device_requests=settings.device_requests == "refuse",
+            device_requests=settings.device_requests,
             runtime_class=settings.runtime_class,
             scheduler_name=settings.scheduler_name,
             extended_resources=settings.extended_resources,
@@ -152,14 +151,13 @@ def admit_create(request: AdmissionRequest, claim: GpuClaim | None, rules: PodRu
         return AdmissionResponse(
             refusal=f"annotation {CLAIM} is empty: set it to the name of a GpuClaim in this namespace"
         )
-    if requests := sorted(set(_device_requests(pod))):
-        problem = (
-            f"the pod has the claim {name} and also requests {', '.join(requests)}: it would hold GPUs twice; "
-            "remove the request or the annotation"
-        )
-        if rules.refuse_device_requests:
-            return AdmissionResponse(refusal=problem)
-        warnings.append(problem)
+    if requested := requested_devices(pod):
+        if refusal := refuse_devices(requested, name or "", claim, rules.device_requests):
+            return AdmissionResponse(refusal=refusal)
+        if rules.device_requests == "replace":
+            pod, removed = without_devices(pod, requested)
+            patch += removed
+        warnings.append(warning_of(requested, name or "", rules.device_requests))
     patch += _keep_node(pod, rules)
     patch += _tolerate(pod, rules)
     if rules.by_resource_claim and allocated is None and not (pod.get("spec") or {}).get("nodeName"):
@@ -335,17 +333,6 @@ def _allocated_ids(pod: Json) -> str | None:
     if allocated is None or allocated.node != (pod.get("spec") or {}).get("nodeName"):
         return None
     return str(annotations.get(VISIBLE) or ",".join(map(str, allocated.gpus)))
-
-
-def _device_requests(pod: Json) -> Iterator[str]:
-    spec = pod.get("spec") or {}
-    for kind in _KINDS:
-        for container in spec.get(kind) or ():
-            resources = container.get("resources") or {}
-            for amounts in (resources.get("limits") or {}, resources.get("requests") or {}):
-                for name, amount in amounts.items():
-                    if _PLUGIN_RESOURCES.fullmatch(name) and str(amount) not in ("0", ""):
-                        yield name
 
 
 def _annotations(pod: Json) -> Mapping[str, str]:

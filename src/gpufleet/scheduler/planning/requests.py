@@ -6,6 +6,7 @@ from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.placement import Request
 from gpufleet.scheduler.state import Ledger, request_of
+from gpufleet.scheduler.state.claim_requests import admitted_otherwise
 from gpufleet.scheduler.state.indexes import Key
 
 
@@ -22,6 +23,8 @@ class PodRequests:
         meta = pod.metadata
         if claim is None:
             return f"GpuClaim {meta.namespace}/{meta.annotations.get(CLAIM, '')} does not exist"
+        if difference := admitted_otherwise(pod, claim):
+            return difference
         key = (meta.namespace, claim.metadata.name)
         known = self._cached.get(key)
         if known is not None and known[0] is claim:

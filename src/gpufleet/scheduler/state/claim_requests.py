@@ -1,9 +1,12 @@
 """Convert a GpuClaim to a placement request."""
 
 from gpufleet.errors import InvalidRequest
-from gpufleet.kubernetes.annotations import GANG_SIZE
+from gpufleet.kubernetes.annotations import GANG_SIZE, REQUESTED
 from gpufleet.kubernetes.crds.gpu_claim import DEFAULT_SHARE, GpuClaim
+from gpufleet.kubernetes.extended_resources import NAMES, claimed
 from gpufleet.kubernetes.model_labels import with_canonical_models
+from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes.quantities import parse_count
 from gpufleet.placement.request import WHOLE, Exclusivity, Policy, Request, Topology
 from gpufleet.scheduler.state.gang_identity import number
 
@@ -41,6 +44,29 @@ def invalid_reason(claim: GpuClaim) -> str:
         request_of(claim)
     except InvalidRequest as error:
         return str(error)
+    return ""
+
+
+def admitted_otherwise(pod: Pod, claim: GpuClaim) -> str:
+    """Return how the claim differs from what the pod requested when it was created, or an empty string.
+
+    The claim may have been created, or deleted and created again, since the webhook and quotas have seen the pod.
+    """
+    devices, text = claim.spec.devices, pod.metadata.annotations.get(REQUESTED)
+    if text is not None and text != str(devices.count):
+        return (
+            f"the pod requested {text[:20]} GPUs from a device plugin and its claim asks for {devices.count}: "
+            "create the pod again with the same number"
+        )
+    wanted = claimed(devices)
+    first = pod.spec.containers[0].resources.requests if pod.spec.containers else {}
+    for name in NAMES:
+        amount = first.get(name)
+        if amount is not None and (name, parse_count(str(amount))) != wanted:
+            return (
+                f"the pod was admitted with a request for {amount} of {name} and its claim asks for {wanted.number} of "
+                f"{wanted.resource}: create the pod again"
+            )
     return ""
 
 

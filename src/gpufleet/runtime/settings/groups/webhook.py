@@ -89,9 +89,10 @@ class WebhookSettings:
         flag="--runtime-class",
     )
     device_requests: str = setting(
-        "refuse",
-        "What happens to a pod that has a claim and also requests GPUs from a device plugin.",
-        choices=["refuse", "warn"],
+        "replace",
+        "What happens to a pod that has a claim and also requests GPUs from a device plugin. `replace` removes a request "
+        "for as many GPUs (nvidia.com/gpu or amd.com/gpu) as the claim has, and refuses others.",
+        choices=["replace", "refuse", "warn"],
     )
     extended_resources: bool = setting(
         False,
