@@ -429,7 +429,7 @@ def policed(cluster: Cluster, namespace: str) -> Iterator[None]:
 
 
 def annotated(
-    cluster: Cluster, namespace: str, name: str, change: Json, subresource: str = ""
+    cluster: Cluster, namespace: str, name: str, change: Json | None, subresource: str = ""
 ) -> tuple[int, str]:
     """Change annotations of a pod and return the status and text of the response."""
     path = f"/api/v1/namespaces/{namespace}/pods/{name}{subresource}"
@@ -472,7 +472,7 @@ def test_the_claim_of_a_pod_cannot_be_added_changed_or_removed(
     pods = f"/api/v1/namespaces/{namespace}/pods"
     cluster.api.create(pods, pod("plain", None))
     cluster.api.create(pods, pod("claimer", "two", **{REQUESTED: "2"}))
-    changes = (
+    changes: tuple[tuple[str, Json | None], ...] = (
         ("plain", {CLAIM: "late"}),
         ("claimer", {CLAIM: "other"}),
         ("claimer", {CLAIM: None}),

@@ -42,7 +42,7 @@ async def test_a_forged_priority_evicts_nothing(stage: Stage, forged: Mapping[st
     await stage.claim("one")
     low = await stage.pod("low", "one")
     assert await stage.schedule(low) == "a"
-    real = {"priorityClassName": "gentle"} if "preemptionPolicy" in forged else {}
+    real: dict[str, Any] = {"priorityClassName": "gentle"} if "preemptionPolicy" in forged else {}
     pod = await stage.pod("p", "one", **real)
     found = await stage.call("/filter", await body_of(stage, pod, "a", **forged))
     assert found["FailedNodes"] == {"a": "node(s) had no free GPU"}
