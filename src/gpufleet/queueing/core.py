@@ -14,7 +14,7 @@ The rules of the walk:
 7. Ties are broken by the number of nodes and the keys of units. Nothing depends on random names.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -145,6 +145,14 @@ class Core:
         self._move_ends(now)
         if self.queues is not None:
             self._rank_if_due(now)
+        self._walk(now)
+        while self.reservations.are_due(now):  # some were dropped after others were looked at
+            self._walk(now)
+        self.reservations.looked_at()
+        decisions, self.decisions = self.decisions, []
+        return decisions
+
+    def _walk(self, now: float) -> None:
         at, promising, version = 0, np.zeros(0, np.int64), (-1, -1, -1)
         while at < len(self.waiting):
             if version != (version := self._version()):
@@ -153,7 +161,7 @@ class Core:
             nearest = int(promising[near]) if near < len(promising) else len(self.waiting)
             index = self._next_reserving(at, nearest, now)
             if index >= len(self.waiting):
-                break
+                return
             unit = self.waiting[index]
             outcome = self._try(unit, index, now) if index == nearest else None
             if outcome is _EVICTS:
@@ -161,14 +169,10 @@ class Core:
             elif outcome is _STARTS:
                 at = index
             elif not self.rules.backfill:
-                break
+                return
             else:
                 self._reserve(unit, index, now)
                 at = index + 1
-        self.reservations.looked_at()
-        decisions, self.decisions = self.decisions, []
-        self._let_end(decisions, now)
-        return decisions
 
     def _move_ends(self, now: float) -> None:
         """Expect units that wait for their victims to run from now on."""
@@ -176,14 +180,6 @@ class Core:
             if kept.unit is not None and kept.unit.declared is not None:
                 kept.declared_end = now + kept.unit.declared
                 self._note_changed(kept)
-
-    def _let_end(self, decisions: Iterable[Start | Eviction], now: float) -> None:
-        """Expect victims to leave within their grace period. Reservations rest on that from the next walk on."""
-        for decision in decisions:
-            if isinstance(decision, Eviction) and self.rules.grace:
-                for victim in decision.victims:
-                    victim.declared_end = now + self.rules.grace
-                    self._note_changed(victim)
 
     def _note_changed(self, holder: Holder) -> None:
         for place in holder.places:
@@ -348,7 +344,8 @@ class Core:
         self.reservations.drop(unit)
         self.reservations.yielded(behind, found.places)
         for victim in found.victims:
-            victim.leaving = True
+            victim.leaving, victim.declared_end = True, now + self.rules.grace
+            self._note_changed(victim)
         kept = self._holder(f"for {unit.key}", unit, found.places, now)
         kept.protected, kept.since = True, NEVER
         self.take(kept)

@@ -40,6 +40,8 @@ class Queues:
         self._ranked_at = float("-inf")
         self.used: dict[str, Counter[str]] = {}
         """Thousandths of GPUs that each queue has, by model."""
+        self._kept: Counter[str] = Counter()
+        """Thousandths of GPUs that are kept for waiting units of each queue: they are no use yet."""
         self._running: dict[str, dict[str, RunningUnit]] = {}
         """The units with GPUs of each department, by key."""
         self._levels: dict[str, dict[str, Level]] = {}
@@ -59,6 +61,7 @@ class Queues:
         )
         twin._ranked_at = self._ranked_at
         twin.used = {queue: models.copy() for queue, models in self.used.items()}
+        twin._kept = self._kept.copy()
         twin._running = {department: units.copy() for department, units in self._running.items()}
         twin._levels = dict(self._levels)
         return twin
@@ -76,6 +79,8 @@ class Queues:
             return
         used = self.used.setdefault(holder.queue, Counter())
         used.update(holder.gpus)
+        if holder.is_kept:
+            self._kept[holder.queue] += sum(holder.gpus.values())
         department = self.quotas.department(holder.queue)
         unit = RunningUnit(holder.key, holder.queue, holder.gpus, holder.since)
         self._running.setdefault(department, {})[holder.key] = unit
@@ -87,6 +92,8 @@ class Queues:
             return
         used = self.used[holder.queue]
         used.subtract(holder.gpus)
+        if holder.is_kept:
+            self._kept[holder.queue] -= sum(holder.gpus.values())
         department = self.quotas.department(holder.queue)
         del self._running[department][holder.key]
         self._levels.pop(department, None)
@@ -96,7 +103,7 @@ class Queues:
         seconds, self._now = now - self._now, now
         left = decay(seconds, self._half_life)
         for queue in {*self._use, *self.used}:
-            has = sum(self.used.get(queue, {}).values()) / GPU
+            has = (sum(self.used.get(queue, {}).values()) - self._kept[queue]) / GPU
             new = has * (1.0 - left) * self._half_life / math.log(2)
             self._use[queue] = self._use.get(queue, 0.0) * left + new
 

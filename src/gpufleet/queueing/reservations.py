@@ -87,6 +87,10 @@ class Reservations:
             return self._impossible.get(unit.key) != self._snapshot.freed
         return now - made.made_at >= RECHOOSE_S and made.looked_at != self._snapshot.freed
 
+    def are_due(self, now: float) -> bool:
+        """Return whether a reservation should be chosen again."""
+        return any(self.is_due(made.unit, made, now) for made in self.made)
+
     def reserve(self, unit: Unit, ahead: Sequence[Reservation], now: float) -> None:
         """Keep, make or drop the reservation of a unit that does not fit."""
         made = self.of(unit)

@@ -92,6 +92,11 @@ class Holder:
     gpus: dict[str, int] = field(default_factory=dict)
     """Thousandths of GPUs by model, as its queue counts them."""
 
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the GPUs are kept for a unit that has not started: `since` is not known yet."""
+        return self.since == NEVER
+
     def expected_end(self, now: float, least: float) -> float:
         """Return when it is expected to leave: as declared, or after as long again as it has run."""
         if self.declared_end is not None:
