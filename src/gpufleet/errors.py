@@ -13,6 +13,7 @@
     │   │   └── DriverMismatch
     │   ├── SlurmUnavailable
     │   ├── ContainersUnavailable
+    │   ├── ServerUnavailable
     │   └── IdentityProviderUnavailable
     └── OperationRefused       an operation would do harm, such as a second server on one data directory
 
@@ -76,8 +77,8 @@ class ContainersUnavailable(Unavailable):
     """The container engine (Docker, Podman) fails or does not answer."""
 
 
-class UseUnavailable(Unavailable):
-    """The server does not return the use of namespaces."""
+class ServerUnavailable(Unavailable):
+    """The gpufleet server does not answer another component."""
 
 
 class IdentityProviderUnavailable(Unavailable):

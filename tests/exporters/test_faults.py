@@ -133,8 +133,8 @@ async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(prox
     ("fault", "message"),
     [
         ("truncated", "is truncated"),
-        ("endless", "larger than 100000 bytes"),
-        ("bomb", "larger than 100000 bytes"),
+        ("endless", "exceeds 100000 bytes"),
+        ("bomb", "exceeds 100000 bytes"),
         ("unknown encoding", "responds in br, which was not accepted"),
     ],
 )

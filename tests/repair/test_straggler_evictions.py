@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from tests.repair.conftest import NAMESPACE, Cluster
+from tests.segments import segmented
 
 from gpufleet.kubernetes.annotations import EVICT_STRAGGLER
 from gpufleet.kubernetes.client.resources import POD_DISRUPTION_BUDGETS
@@ -22,21 +23,26 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 async def server() -> AsyncIterator[str]:
-    """A gpufleet server that has found train-0 ten minutes ago; it wants a token."""
+    """A gpufleet server that has found train-0 ten minutes ago, after many others; it wants a token.
+
+    Its answer of 172 KB arrives in many segments.
+    """
 
     async def stragglers(request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != "Bearer secret" or request.query["cluster"] != "prod":
             return web.Response(status=401)
         since = (NOW - timedelta(minutes=10)).isoformat()
         row = {"namespace": "jobs", "pod": "train-0", "since": since, "message": "power 200 W", "rank": 0}
-        return web.json_response({"code": 0, "data": [row]})
+        others = [{**row, "pod": f"other-{number}"} for number in range(1500)]
+        return web.json_response({"code": 0, "data": [*others, row]})
 
     app = web.Application()
     app.router.add_get("/api/stragglers", stragglers)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with segmented("127.0.0.1", runner.addresses[0][1], pause=0.0) as url:
+        yield url
     await runner.cleanup()
 
 

@@ -16,8 +16,10 @@ import aiohttp
 from yarl import URL
 
 from gpufleet.errors import InvalidRequest, SettingsError, Unavailable
+from gpufleet.runtime.response_body import BodyReader
 
 _CHUNK = 1024 * 1024
+_MAX_REASON_BYTES = 64 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=300)
 
 
@@ -71,7 +73,8 @@ async def put_file(credentials: S3Credentials, bucket: str, key: str, file: Path
                 async with session.put(url, data=body, headers=signed, allow_redirects=False) as answer:
                     if answer.status == 200:
                         return address
-                    said = (await answer.text())[:300]
+                    reason = await BodyReader(_MAX_REASON_BYTES, Unavailable).read(answer)
+                    said = reason.decode("utf-8", "replace")[:300]
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Unavailable(f"{address} can't be written: {error}") from error
     kind = Unavailable if answer.status >= 500 else InvalidRequest

@@ -12,12 +12,13 @@ from datetime import datetime
 import aiohttp
 import msgspec
 
-from gpufleet.errors import GpufleetError, connection_problem
+from gpufleet.errors import GpufleetError, ServerUnavailable, connection_problem
 from gpufleet.kubernetes.annotations import EVICT_STRAGGLER
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.repair.cluster_state import ClusterState
 from gpufleet.repair.views import PodView
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
+from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import RepairSettings
 from gpufleet.scheduler.state.gang_identity import number
 
@@ -61,10 +62,16 @@ class StragglerEvictions:
         while self._settings.server_url:
             try:
                 await self.evict()
+            except (
+                aiohttp.ClientError,
+                OSError,
+                TimeoutError,
+                msgspec.MsgspecError,
+                ServerUnavailable,
+            ) as error:
+                self._warnings.warn("server", "stragglers_not_read", error=connection_problem(error))
             except GpufleetError as error:
                 self._warnings.warn("eviction", "straggler_not_evicted", error=str(error))
-            except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as error:
-                self._warnings.warn("server", "stragglers_not_read", error=connection_problem(error))
             await asyncio.sleep(PERIOD)
 
     async def evict(self) -> None:
@@ -105,4 +112,5 @@ class StragglerEvictions:
             aiohttp.ClientSession(timeout=_TIMEOUT, raise_for_status=True) as session,
             session.get(url, params=query, headers=headers) as response,
         ):
-            return msgspec.json.decode(await response.content.read(_MAX_BYTES), type=_Envelope).data
+            body = await BodyReader(_MAX_BYTES, ServerUnavailable).read(response)
+        return msgspec.json.decode(body, type=_Envelope).data

@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 
 from gpufleet.errors import MetricsUnavailable, SettingsError, connection_problem
+from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import MetricsSettings
 from gpufleet.runtime.urls import is_valid, without_credentials
 
@@ -54,8 +55,7 @@ class PrometheusClient:
         self._limit = asyncio.Semaphore(settings.max_queries)
         self._tls = _tls(settings.ca_file)
         self._session: aiohttp.ClientSession | None = None
-        self._reading = 0
-        """Bytes of all responses that are being read."""
+        self._bodies = BodyReader(settings.max_answer_bytes, MetricsUnavailable, "metrics.max_answer_bytes")
         self.aligns_ranges = False
         """Whether the server aligns the times of ranges to the step, as Thanos' query frontend does."""
 
@@ -119,31 +119,16 @@ class PrometheusClient:
         return body
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        body, limit = bytearray(), self._settings.max_answer_bytes
-        try:
-            async for chunk in response.content.iter_any():
-                body += chunk
-                self._reading += len(chunk)
-                if self._reading > limit:
-                    response.close()
-                    raise self._too_large()
-        finally:
-            self._reading -= len(body)
+        body, limit = bytes(await self._bodies.read(response)), self._settings.max_answer_bytes
         encoding = response.headers.get("Content-Encoding", "identity").lower()
         if encoding == "identity":
-            return bytes(body)
+            return body
         if encoding != "gzip":
             raise MetricsUnavailable(f"{self._shown} responds in {encoding}, which was not accepted")
-        decompressed = await asyncio.to_thread(_decompressed, bytes(body), limit)
+        decompressed = await asyncio.to_thread(_decompressed, body, limit)
         if len(decompressed) > limit:
-            raise self._too_large()
+            raise self._bodies.too_large(response)
         return decompressed
-
-    def _too_large(self) -> MetricsUnavailable:
-        return MetricsUnavailable(
-            f"a response of {self._shown} is larger than {self._settings.max_answer_bytes} bytes "
-            "(metrics.max_answer_bytes)"
-        )
 
     def _authorization(self) -> dict[str, str]:
         settings = self._settings

@@ -19,6 +19,7 @@ from gpufleet.exporters.scraping.exposition import AgentMetrics, LabelSet, decod
 from gpufleet.kubernetes import ENDPOINT_SLICES, KubeClient, Reflector, Selection, WatchTimings
 from gpufleet.model.reading import TrainingPoint
 from gpufleet.runtime.logs import get_logger
+from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import MetricsSettings
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -105,11 +106,7 @@ class AgentScraper:
             async with session.get(endpoint.url, allow_redirects=False) as response:
                 if response.status != 200:
                     raise MetricsUnavailable(f"status {response.status}")
-                body = bytearray()
-                async for chunk in response.content.iter_any():
-                    body += chunk
-                    if len(body) > MAX_BYTES:
-                        raise MetricsUnavailable(f"more than {MAX_BYTES} bytes")
+                body = await BodyReader(MAX_BYTES, MetricsUnavailable).read(response)
         except TimeoutError:
             raise MetricsUnavailable(f"no answer within {self._settings.timeout:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:

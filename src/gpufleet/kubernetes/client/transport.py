@@ -35,6 +35,7 @@ from gpufleet.kubernetes.client.errors import (
 )
 from gpufleet.kubernetes.client.timing import Backoff, RateLimiter, Timing
 from gpufleet.kubernetes.client.tls import TlsIdentity
+from gpufleet.runtime.response_body import BodyReader
 
 MAX_RESPONSE_BYTES = 64 << 20
 _MAX_ERROR_BYTES = 1 << 20
@@ -86,12 +87,10 @@ class Transport:
         self._limiter = limiter
         self._timeout = timeout
         self._retries = retries
-        self._max_response_bytes = max_response_bytes
         self._credentials = Credentials(connection, timing)
         self._tls = TlsIdentity(connection, timing)
         self._session: aiohttp.ClientSession | None = None
-        self._reading = 0
-        """Bytes of all responses that are being read."""
+        self._bodies = BodyReader(max_response_bytes, TooLarge, "kubernetes.max_response_bytes")
 
     async def close(self) -> None:
         """Close all connections."""
@@ -120,23 +119,7 @@ class Transport:
 
     async def _send_once(self, request: Request) -> bytes:
         async with self._opened(request, aiohttp.ClientTimeout(total=self._timeout)) as response:
-            return await self._read(request, response, self._max_response_bytes)
-
-    async def _read(self, request: Request, response: aiohttp.ClientResponse, limit: int) -> bytes:
-        """Return the body; close the connection if the bodies that are being read have more than `limit` bytes."""
-        body = bytearray()
-        try:
-            async for chunk in response.content.iter_any():
-                body += chunk
-                self._reading += len(chunk)
-                if len(body) > limit or self._reading > self._max_response_bytes:
-                    response.close()
-                    raise TooLarge(
-                        f"{request}: the response is larger than {limit} bytes (kubernetes.max_response_bytes)"
-                    )
-        finally:
-            self._reading -= len(body)
-        return bytes(body)
+            return bytes(await self._bodies.read(response))
 
     def _wait_before_retry(self, request: Request, error: GpufleetError, failures: int) -> float | None:
         if failures >= self._retries.attempts:
@@ -226,7 +209,7 @@ class Transport:
                 return response
             async with response:
                 try:
-                    body = await self._read(request, response, _MAX_ERROR_BYTES)
+                    body = bytes(await self._bodies.read(response, _MAX_ERROR_BYTES))
                 except TooLarge:
                     body = b""
         raise error_from_response(response.status, body, str(request), _retry_after(response))

@@ -6,7 +6,8 @@ from typing import Any
 
 import aiohttp
 
-from gpufleet.errors import UseUnavailable, connection_problem
+from gpufleet.errors import ServerUnavailable, connection_problem
+from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import SchedulerSettings
 
 TIMEOUT = 30.0
@@ -28,22 +29,19 @@ class ServerApi:
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context), timeout=timeout)
 
     async def get(self, session: aiohttp.ClientSession, path: str, query: Mapping[str, str]) -> bytes:
-        """Return the body of a response; raise UseUnavailable if there is none."""
+        """Return the body of a response; raise ServerUnavailable if there is none."""
         if self._settings.server_cluster:
             query = {**query, "cluster": self._settings.server_cluster}
         url = self._settings.server_url.rstrip("/") + path
         try:
             async with session.get(url, params=query, headers=self._headers()) as response:
                 if response.status != 200:
-                    raise UseUnavailable(f"the server answers {response.status}")
-                body = await response.content.read(MAX_BYTES)
-                if not response.content.at_eof():
-                    raise UseUnavailable(f"the server's response exceeds {MAX_BYTES} bytes")
-                return body
+                    raise ServerUnavailable(f"the server answers {response.status}")
+                return bytes(await BodyReader(MAX_BYTES, ServerUnavailable).read(response))
         except TimeoutError:
-            raise UseUnavailable(f"the server did not answer within {TIMEOUT:g} s") from None
+            raise ServerUnavailable(f"the server did not answer within {TIMEOUT:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise UseUnavailable(f"the server can't be reached: {connection_problem(error)}") from None
+            raise ServerUnavailable(f"the server can't be reached: {connection_problem(error)}") from None
 
     def _headers(self) -> dict[str, str]:
         file = self._settings.server_token_file
@@ -52,4 +50,4 @@ class ServerApi:
         try:
             return {"Authorization": f"Bearer {file.read_text().strip()}"}
         except (OSError, UnicodeDecodeError) as error:
-            raise UseUnavailable(f"scheduler.server_token_file can't be read: {error}") from None
+            raise ServerUnavailable(f"scheduler.server_token_file can't be read: {error}") from None

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import aiohttp
 import msgspec
 
-from gpufleet.errors import UseUnavailable
+from gpufleet.errors import ServerUnavailable
 from gpufleet.kubernetes import Timing
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.runtime.settings import SchedulerSettings
@@ -88,7 +88,7 @@ class StartReader:
         try:
             body = await self._server.get(session, PATH, {})
             units = msgspec.json.decode(body, type=_Envelope).data.data
-        except (UseUnavailable, msgspec.MsgspecError) as error:
+        except (ServerUnavailable, msgspec.MsgspecError) as error:
             self._warnings.warn("", "expected_starts_not_read", error=str(error))
             return
         self._warnings.clear("")

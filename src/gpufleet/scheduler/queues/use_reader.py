@@ -10,7 +10,7 @@ from datetime import datetime
 import aiohttp
 import msgspec
 
-from gpufleet.errors import UseUnavailable
+from gpufleet.errors import ServerUnavailable
 from gpufleet.kubernetes import Timing
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.runtime.settings import SchedulerSettings
@@ -87,7 +87,7 @@ class UseReader:
         query = {"half_life": f"{self._settings.share_half_life:.0f}"}
         try:
             reading = parse(await self._server.get(session, PATH, query), self._timing.now())
-        except UseUnavailable as error:
+        except ServerUnavailable as error:
             self.problem = str(error)
             self._warnings.warn("", "use_not_read", error=self.problem)
             return
@@ -101,7 +101,7 @@ def parse(body: bytes, now: datetime) -> UseReading:
     try:
         use = msgspec.json.decode(body, type=_Envelope).data
     except msgspec.MsgspecError as error:
-        raise UseUnavailable(f"the server's response is not valid: {error}") from None
+        raise ServerUnavailable(f"the server's response is not valid: {error}") from None
     if use.until is None:
         return UseReading(read_at=now.timestamp(), prices=use.prices)
     rows = use.namespaces

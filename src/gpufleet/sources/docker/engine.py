@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from gpufleet.errors import ContainersUnavailable, SettingsError, connection_problem
+from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import DockerSettings
 from gpufleet.runtime.urls import without_credentials
 
@@ -200,11 +201,7 @@ class Engine:
                 if response.status == 404 and none_if_missing:
                     return None
                 self._check(response.status, path)
-                body = bytearray()
-                async for chunk in response.content.iter_any():
-                    body += chunk
-                    if len(body) > MAX_RESPONSE_BYTES:
-                        raise RequestFailed(f"the engine's response exceeds {MAX_RESPONSE_BYTES} bytes")
+                body = await BodyReader(MAX_RESPONSE_BYTES, RequestFailed).read(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from None
         if body.count(b'"Id"') > _MAX_CONTAINERS:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from gpufleet.errors import SlurmUnavailable, connection_problem
+from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm.wire import (
     AccountingRecord,
@@ -108,12 +109,9 @@ class SlurmRest:
         try:
             session = self._session = self._session or self._open_session()
             async with session.get(self._base + path, params=query, headers=self._headers()) as response:
-                body = bytearray()
-                async for chunk in response.content.iter_any():
-                    body += chunk
-                    if len(body) > self._settings.max_answer_bytes:
-                        raise SlurmUnavailable("slurmrestd's response exceeds slurm.max_answer_bytes")
-                return response.status, body
+                limit = self._settings.max_answer_bytes
+                bodies = BodyReader(limit, SlurmUnavailable, "slurm.max_answer_bytes")
+                return response.status, await bodies.read(response)
         except TimeoutError:
             raise SlurmUnavailable(f"slurmrestd did not answer within {self._settings.timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:

@@ -20,6 +20,7 @@ import msgspec
 from gpufleet.errors import IdentityProviderUnavailable, SettingsError, connection_problem
 from gpufleet.runtime.listening import is_loopback
 from gpufleet.runtime.logs import get_logger
+from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import OidcSettings
 from gpufleet.server.auth.permissions import LoginRefused
 
@@ -169,11 +170,7 @@ class Provider:
         try:
             # A redirect could lead to an internal address.
             async with self._session.request(method, url, allow_redirects=False, **options) as response:
-                body = bytearray()
-                async for chunk in response.content.iter_any():
-                    body += chunk
-                    if len(body) > _MAX_BYTES:
-                        raise IdentityProviderUnavailable(f"{shown} sent more than {_MAX_BYTES:,} bytes")
+                body = await BodyReader(_MAX_BYTES, IdentityProviderUnavailable).read(response)
                 if response.status != 200 and method == "GET":
                     raise IdentityProviderUnavailable(f"{shown} answered {response.status}")
                 return response.status, bytes(body)
