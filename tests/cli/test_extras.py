@@ -31,7 +31,7 @@ MODULES = {
     "simulate": ("gpufleet.cli.simulate",),
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
     "focus": ("gpufleet.terminal.connection", "gpufleet.focus.parquet", "gpufleet.focus.s3"),
-    "mcp": ("gpufleet.mcp.http", "gpufleet.mcp.server", "uvicorn"),
+    "mcp": ("gpufleet.mcp.server", "gpufleet.mcp.fleet_api"),
     "completion": ("gpufleet.cli.completion",),
     "db": ("gpufleet.cli.db", "gpufleet.server.wiring.maintenance"),
 }

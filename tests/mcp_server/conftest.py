@@ -5,7 +5,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 import httpx2
 import pytest
@@ -16,10 +15,9 @@ from starlette.types import ASGIApp
 from tests.server.scope.conftest import CALLERS, Gate, cluster, routes
 from tests.waiting import wait_until
 
-from gpufleet.mcp.http import Callers, bearer_token, http_app
-from gpufleet.mcp.server import build_server
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.caller import Caller
+from gpufleet.server.auth.permissions import LoginRefused
 from gpufleet.server.http.routing import Route
 from gpufleet.server.routes.platform.auth import auth_routes
 
@@ -35,8 +33,11 @@ class KnownCallers(Gate):
     async def authenticate(
         self, method: str, path: str, address: str, authorization: bytes | None, cookie: bytes | None = None
     ) -> Caller | None:
-        token = (authorization or b"").partition(b" ")[2].decode()
-        return CALLERS.get(token)
+        scheme, _, token = (authorization or b"").partition(b" ")
+        caller = CALLERS.get(token.decode()) if scheme.lower() == b"bearer" else None
+        if caller is None:
+            raise LoginRefused(401, "the token is not valid")
+        return caller
 
 
 @asynccontextmanager
@@ -58,38 +59,29 @@ async def listening(app: ASGIApp) -> AsyncIterator[str]:
 async def fleet(routes: list[Route]) -> AsyncIterator[str]:
     """The address of a gpufleet server with a login."""
     app = create_app(
-        Api(routes=[*routes, *auth_routes(login=True, sign_in=None)], gate=KnownCallers(), debug_counts={})
+        Api(
+            routes=[*routes, *auth_routes(login=True, sign_in=None)],
+            gate=KnownCallers(),
+            cors_origins=["https://tools.example.com"],
+            mcp=True,
+            debug_counts={},
+        )
     )
     async with listening(app) as address:
         yield address
-
-
-@pytest.fixture
-async def mcp_address(fleet: str) -> AsyncIterator[str]:
-    """The address of the MCP server over HTTP."""
-    callers = Callers(fleet)
-
-    def token_of_call(context: Any) -> str:
-        return callers.token_for_server(bearer_token(context.headers or {}))
-
-    async with listening(
-        http_app(build_server(fleet, token_of_call), callers, ["fleet.example.com"])
-    ) as address:
-        yield f"{address}/mcp"
 
 
 @pytest.fixture(params=["stdio", "http"])
 def connect(request: pytest.FixtureRequest, fleet: str) -> Connect:
     """A way to connect with a token: over stdio to the command, or over HTTP."""
     if request.param == "http":
-        address: str = request.getfixturevalue("mcp_address")
-        return lambda token: over_http(address, token)
+        return lambda token: over_http(f"{fleet}/mcp", token)
     return lambda token: over_stdio(fleet, token)
 
 
 @asynccontextmanager
 async def over_http(address: str, token: str) -> AsyncIterator[Client]:
-    headers = {"authorization": f"Bearer {token}"}
+    headers = {"authorization": f"Bearer {token}"} if token else {}
     async with (
         httpx2.AsyncClient(headers=headers) as http,
         Client(streamable_http_client(address, http_client=http)) as client,

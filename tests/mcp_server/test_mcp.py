@@ -3,18 +3,16 @@
 import json
 from typing import Any
 
-import httpx
 import pytest
 from mcp import Client
-from tests.mcp_server.conftest import Connect, over_http
+from tests.mcp_server.conftest import Connect, over_http, over_stdio
 from tests.server.scope.conftest import SECRET
 from tests.server.scope.test_every_route import DAY
 
 from gpufleet.errors import InvalidRequest
 from gpufleet.mcp.answers import MAX_TEXT, clean, marked
 from gpufleet.mcp.fit import fit
-from gpufleet.mcp.fleet_api import path_of
-from gpufleet.mcp.http import Callers, has_login, http_app
+from gpufleet.mcp.fleet_api import FleetApi, open_client, path_of
 from gpufleet.mcp.server import build_server
 from gpufleet.mcp.tools import TOOLS
 
@@ -63,8 +61,8 @@ async def test_every_tool_reads_only_and_shows_a_caller_its_own_namespaces_with_
         assert "status 404" in refused
 
 
-async def test_callers_of_one_listener_see_what_their_own_token_may_see(mcp_address: str) -> None:
-    async with over_http(mcp_address, "mine") as mine, over_http(mcp_address, "all") as everything:
+async def test_callers_of_one_server_see_what_their_own_token_may_see(fleet: str) -> None:
+    async with over_http(f"{fleet}/mcp", "mine") as mine, over_http(f"{fleet}/mcp", "all") as everything:
         for _ in range(2):
             assert SECRET not in json.dumps(await call(mine, "list_workloads"))
             seen = await call(everything, "list_workloads")
@@ -72,55 +70,38 @@ async def test_callers_of_one_listener_see_what_their_own_token_may_see(mcp_addr
             assert "limited_to_namespaces" not in seen["evidence"][0]
 
 
-REQUESTS = [
-    ({}, 401),
-    ({"authorization": "Bearer wrong"}, 401),
-    ({"authorization": "Basic mine"}, 401),
-    ({"authorization": "Bearer mine", "host": "evil.example.com"}, 421),
-    ({"authorization": "Bearer mine", "origin": "https://evil.example.com"}, 403),
-    ({"authorization": "Bearer mine", "host": "fleet.example.com"}, 200),
-    ({"authorization": "Bearer mine", "origin": "http://localhost:3000"}, 200),
-]
-"""Headers of requests, and the status that they get."""
+async def test_every_tool_shows_over_http_what_the_routes_show_over_rest(fleet: str) -> None:
+    """Both transports end in the same routes: over HTTP in process, over stdio with a token over REST."""
+    of_the_moment = ("age", "at", "lastSeen", "server", "time")
+    for caller in ("none", "mine-operator", "all"):
+        async with over_http(f"{fleet}/mcp", caller) as http, over_stdio(fleet, caller) as stdio:
+            for tool in TOOLS:
+                arguments = ARGUMENTS.get(tool.__name__, {})
+                here = await http.call_tool(tool.__name__, arguments)
+                there = await stdio.call_tool(tool.__name__, arguments)
+                assert here.is_error == there.is_error, (caller, tool.__name__, here.content, there.content)
+                assert _without(here.structured_content, of_the_moment) == _without(
+                    there.structured_content, of_the_moment
+                ), tool.__name__
 
 
-async def test_the_listener_checks_token_host_and_origin(mcp_address: str) -> None:
-    client_info = {"name": "test", "version": "1"}
-    params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client_info}
-    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    accept = {"accept": "application/json, text/event-stream"}
-    async with httpx.AsyncClient() as client:
-        for headers, status in REQUESTS:
-            answer = await client.post(mcp_address, json=request, headers={**accept, **headers})
-            assert answer.status_code == status, (headers, answer.text)
+def _without(value: Any, names: tuple[str, ...]) -> Any:
+    """Return the value without the fields that depend on the time of the request."""
+    if isinstance(value, dict):
+        return {name: _without(each, names) for name, each in value.items() if name not in names}
+    return [_without(each, names) for each in value] if isinstance(value, list) else value
 
 
-async def test_a_server_with_a_login_decides_on_tokens(fleet: str) -> None:
-    assert await has_login(fleet)
-    callers = Callers(fleet)
-    assert [await callers.accept(token) for token in ("mine", "wrong", "")] == [True, False, False]
-    assert callers.token_for_server("mine") == "mine"
-
-
-async def test_without_a_login_only_the_token_of_the_listener_is_accepted(fleet: str) -> None:
-    callers = Callers(fleet, "own")
-    assert [await callers.accept(token) for token in ("own", "mine", "")] == [True, False, False]
-    assert callers.token_for_server("own") == ""
-
-
-async def test_a_server_that_does_not_answer_is_a_503_and_an_error_of_the_tool(unused_tcp_port: int) -> None:
-    address = f"http://127.0.0.1:{unused_tcp_port}"
-    server = build_server(address, lambda context: "")
-    async with Client(server) as client:
+async def test_a_server_that_does_not_answer_is_an_error_of_the_tool(unused_tcp_port: int) -> None:
+    async with (
+        open_client(f"http://127.0.0.1:{unused_tcp_port}") as api,
+        Client(build_server(lambda _: FleetApi(api))) as client,
+    ):
         assert "does not answer" in await error_of(client, "fleet_overview")
-    transport = httpx.ASGITransport(http_app(server, Callers(address)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-        answer = await http.post("/mcp", headers={"authorization": "Bearer x"}, json={})
-    assert answer.status_code == 503
 
 
-async def test_wrong_arguments_are_refused_before_anything_is_read(mcp_address: str) -> None:
-    async with over_http(mcp_address, "all") as client:
+async def test_wrong_arguments_are_refused_before_anything_is_read(fleet: str) -> None:
+    async with over_http(f"{fleet}/mcp", "all") as client:
         for name in ("..", "../healthz", "a/metrics"):
             assert "a name must not be" in await error_of(client, "get_node", name=name)
         for arguments in ({"period": "last month"}, {"period": DAY, "groups": 10_000}):

@@ -1,21 +1,17 @@
 """Fifty questions about a demo fleet, answered with the tools, and compared with the API."""
 
-import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import pytest
 from dashboard.tools.demo_process import Demo, running_demo
 from mcp import Client
 from tests.mcp_server.conftest import over_http
-from tests.waiting import listens, wait_until
 
+from gpufleet.mcp.fleet_api import FleetApi, open_client
 from gpufleet.mcp.server import build_server
 
 pytestmark = pytest.mark.long
@@ -232,7 +228,7 @@ def demo() -> Iterator[Demo]:
 
 @asynccontextmanager
 async def connected(demo: Demo) -> AsyncIterator[Client]:
-    async with Client(build_server(demo.address, lambda context: "")) as client:
+    async with open_client(demo.address) as api, Client(build_server(lambda _: FleetApi(api))) as client:
         yield client
 
 
@@ -255,21 +251,8 @@ async def test_a_question_is_answered_with_the_number_of_the_api(demo: Demo, que
     raise AssertionError(f"{question.text} {found!r} instead of {before!r}")
 
 
-async def test_the_command_listens_with_a_token_of_its_own_if_the_server_has_no_login(
-    demo: Demo, unused_tcp_port: int
-) -> None:
-    listen = f"127.0.0.1:{unused_tcp_port}"
-    command = (sys.executable, "-m", "gpufleet", "mcp", "--server", demo.address, "--listen", listen)
-    env = {**os.environ, "GPUFLEET_MCP_TOKEN": "own"}
-    process = await asyncio.create_subprocess_exec(*command, env=env)
-    try:
-        await wait_until(lambda: listens(unused_tcp_port), 60)
-        async with over_http(f"http://{listen}/mcp", "own") as client:
-            result = await client.call_tool("fleet_overview", {})
-            assert isinstance(result.structured_content, dict)
-            assert result.structured_content["data"]["totalNodes"] == 12
-        async with httpx.AsyncClient() as http:
-            assert (await http.post(f"http://{listen}/mcp", json={})).status_code == 401
-    finally:
-        process.terminate()
-        assert await process.wait() == 0
+async def test_the_demo_answers_over_http_too(demo: Demo) -> None:
+    async with over_http(f"{demo.address}/mcp", "") as client:
+        result = await client.call_tool("fleet_overview", {})
+        assert isinstance(result.structured_content, dict)
+        assert result.structured_content["data"]["totalNodes"] == 12

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Self, TypeVar, Unpack
 
@@ -121,10 +121,10 @@ class AsyncClient(AsyncMethods):
         call = with_cluster(call, self._options.cluster)
         return (await self._send(call.url, call.parameters, {"Accept": accept})).text
 
-    async def get_scoped(self, call: Call[T], headers: Mapping[str, str]) -> tuple[T, str | None]:
-        """Send a call with more headers; return its data, and the namespaces that they are limited to, if any."""
+    async def get_scoped(self, call: Call[T]) -> tuple[T, str | None]:
+        """Send a call; return its data, and the namespaces that they are limited to, if any."""
         call = with_cluster(call, self._options.cluster)
-        response = await self._send(call.url, call.parameters, dict(headers))
+        response = await self._send(call.url, call.parameters)
         return self._options.decoded(call, response.content), response.headers.get("x-gpufleet-scope")
 
     async def aclose(self) -> None:

@@ -34,6 +34,8 @@ class ClientOptions(TypedDict, total=False):
     """Seconds to wait for a connection and for each part of an answer (default: 30)."""
     ca_file: str | Path
     """Certificates to trust besides those of the system."""
+    transport: httpx.AsyncBaseTransport | None
+    """What an `AsyncClient` sends its requests with (default: connections to the server)."""
     environ: Mapping[str, str]
     """The environment (default: os.environ)."""
 
@@ -51,6 +53,7 @@ class Options:
         retries: int = 3,
         timeout: float = TIMEOUT,
         ca_file: str | Path = "",
+        transport: httpx.AsyncBaseTransport | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.server = (server or environ.get("GPUFLEET_SERVER", "")).rstrip("/")
@@ -62,17 +65,17 @@ class Options:
         self._token = token or (read_token(token_file) if token_file else token_of(environ))
         self._timeout = timeout
         self._ca_file = str(ca_file) or None
+        self._transport = transport
 
     def transport_options(self) -> dict[str, Any]:
         """Return the arguments of httpx's clients; redirects are not followed, since the token is for one server."""
         headers = {"User-Agent": f"gpufleet/{__version__}", "Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        return {
-            "headers": headers,
-            "timeout": self._timeout,
-            "verify": ssl.create_default_context(cafile=self._ca_file),
-        }
+        options: dict[str, Any] = {"headers": headers, "timeout": self._timeout}
+        if self._transport is not None:
+            return {**options, "transport": self._transport}
+        return {**options, "verify": ssl.create_default_context(cafile=self._ca_file)}
 
     def exchange(self) -> Exchange:
         """Return the attempts of one request."""

@@ -1,4 +1,4 @@
-"""Read the API of a gpufleet server for one caller, and keep the evidence of what was read."""
+"""Read the API of a gpufleet server for one call of a tool, and keep the evidence of what was read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,11 +29,9 @@ class Evidence:
 
 @dataclass
 class FleetApi:
-    """The API as one caller sees it; `evidence` has every read of this object."""
+    """The API as the caller of the client sees it; `evidence` has every read of this object."""
 
     client: AsyncClient
-    token: str = ""
-    """The caller's token; if it is empty, that of the client."""
     evidence: list[Evidence] = field(default_factory=list)
 
     async def read(self, path: str, params: Params | None = None) -> Any:
@@ -41,9 +39,8 @@ class FleetApi:
         given = {name: None if value == "" else value for name, value in (params or {}).items()}
         call: Call[Any] = Call(path, {}, given, Any)
         route = path + (f"?{urlencode(call.parameters)}" if call.parameters else "")
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            data, scope = await self.client.get_scoped(call, headers)
+            data, scope = await self.client.get_scoped(call)
         except ApiError as error:
             raise _error(route, error) from error
         except Unavailable as error:

@@ -1,13 +1,12 @@
 """Build the MCP server: register the tools, and give each call the API as its caller sees it.
 
-Over stdio the caller has the token that the command was started with. Over HTTP each request brings its own, which is
-passed on to the gpufleet server, so that its permissions and namespaces apply.
+Over stdio the API is that of a gpufleet server, read with the token that the command was started with. Over HTTP it is that
+of the server that has the route `/mcp`, read as the caller of the request.
 """
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mcp.server import MCPServer
@@ -16,15 +15,13 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 from gpufleet import __version__
-from gpufleet.client import AsyncClient
-from gpufleet.client.options import ClientOptions
 from gpufleet.errors import GpufleetError
-from gpufleet.mcp.fleet_api import FleetApi, open_client
+from gpufleet.mcp.fleet_api import FleetApi
 from gpufleet.mcp.tools import TOOLS
 
 Tool = Callable[..., Awaitable[dict[str, Any]]]
-TokenOf = Callable[[Context[Any, Any]], str]
-"""Returns the token for the gpufleet server of a call; empty for that of the options."""
+ApiOf = Callable[[Context[Any, Any]], FleetApi]
+"""Returns the API for one call of a tool, as its caller sees it."""
 
 INSTRUCTIONS = (
     "Read-only questions about a fleet of GPUs: nodes, workloads, queue, usage, cost, faults. Every answer has `data`, "
@@ -36,32 +33,23 @@ _READ_ONLY = ToolAnnotations(
 )
 
 
-def build_server(
-    address: str, token_of: TokenOf, options: ClientOptions | None = None
-) -> MCPServer[AsyncClient]:
-    """Return an MCP server over the gpufleet server at `address`."""
-
-    @asynccontextmanager
-    async def lifespan(server: MCPServer[Any]) -> AsyncIterator[AsyncClient]:
-        async with open_client(address, options) as client:
-            yield client
-
-    server = MCPServer(
-        "gpufleet", version=__version__, instructions=INSTRUCTIONS, lifespan=lifespan, log_level="WARNING"
+def build_server(api_of: ApiOf) -> MCPServer[Any]:
+    """Return an MCP server whose tools read what `api_of` returns for each call."""
+    server: MCPServer[Any] = MCPServer(
+        "gpufleet", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING", subscriptions=False
     )
     for tool in TOOLS:
-        server.tool(annotations=_READ_ONLY, structured_output=True)(_bound(tool, token_of))
+        server.tool(annotations=_READ_ONLY, structured_output=True)(_bound(tool, api_of))
     return server
 
 
-def _bound(tool: Tool, token_of: TokenOf) -> Tool:
+def _bound(tool: Tool, api_of: ApiOf) -> Tool:
     """Return the tool with the MCP context in place of the API."""
 
     @functools.wraps(tool)
     async def call(context: Context[Any, Any], **arguments: Any) -> dict[str, Any]:
-        api = FleetApi(context.request_context.lifespan_context, token_of(context))
         try:
-            return await tool(api, **arguments)
+            return await tool(api_of(context), **arguments)
         except GpufleetError as error:
             raise ToolError(str(error)) from error
 

@@ -37,6 +37,7 @@ from gpufleet.server.routes.platform.auth import auth_routes
 from gpufleet.server.routes.platform.debug import debug_routes
 from gpufleet.server.routes.platform.docs import docs_routes
 from gpufleet.server.routes.platform.health import health_routes
+from gpufleet.server.routes.platform.mcp import McpEndpoint
 
 _NOT_COMPRESSED = ("application/gzip", "font/woff2", "image/png", "text/event-stream")
 
@@ -55,6 +56,8 @@ class Api:
     cors_origins: Sequence[str] = ()
     hosts: Sequence[str] | None = None
     """Host names to answer to, in addition to IP addresses and localhost; None for any."""
+    mcp: bool = False
+    """Whether to serve tools for AI assistants at /mcp."""
     simulated: bool = False
     debug_counts: Mapping[str, Callable[[], object]] | None = None
     """Additional values for /debug/vars; None for a server without /debug."""
@@ -65,6 +68,7 @@ def create_app(api: Api) -> Starlette:
     """Return the application of `api`."""
     dependencies = Dependencies(api.probes)
     audit = AuditLog()
+    mcp = McpEndpoint(Origins(api.cors_origins, api.hosts or ()), enabled=api.mcp)
     api.metrics.dependencies(lambda: {name: state.state for name, state in dependencies.states.items()})
     routes = [
         *health_routes(
@@ -88,14 +92,15 @@ def create_app(api: Api) -> Starlette:
         watching = asyncio.create_task(dependencies.watch(), name="watch dependencies")
         api.lifecycle.started = True
         try:
-            yield
+            async with mcp.running():
+                yield
         finally:
             watching.cancel()
             await asyncio.wait([watching])
             audit.close()
 
     app = Starlette(
-        routes=routes,
+        routes=[*routes, mcp.route()],
         middleware=_middleware(api, audit),
         exception_handlers={HTTPException: answer_error, GpufleetError: answer_error},
         lifespan=lifespan,
@@ -110,7 +115,15 @@ def _middleware(api: Api, audit: AuditLog) -> list[Middleware]:
         CORSMiddleware,
         allow_origins=[origin.rstrip("/") for origin in api.cors_origins],
         allow_methods=("GET", "HEAD", "POST"),
-        allow_headers=("authorization", "content-type", "if-none-match", "traceparent"),
+        allow_headers=(
+            "authorization",
+            "content-type",
+            "if-none-match",
+            "mcp-method",
+            "mcp-name",
+            "mcp-protocol-version",
+            "traceparent",
+        ),
         expose_headers=("etag", "retry-after", "traceresponse", "warning", "x-gpufleet-scope", "x-trace-id"),
         max_age=3600,
     )

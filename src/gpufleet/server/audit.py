@@ -1,7 +1,7 @@
 """The audit log: one structured event `audit` for every change, sign-in, and refused login or operation.
 
 It is written whatever `log.level` is. Repetitions are counted, so that neither a job that reports its training
-every second nor a caller that tries wrong tokens fills the log: the first is written at once, the others as one
+every second, nor an assistant that calls tools, nor a caller that tries wrong tokens fills the log: the first is written at once, the others as one
 event with their `count` when the interval is over.
 """
 
@@ -14,12 +14,12 @@ from typing import Literal
 from starlette.types import Scope
 
 from gpufleet.runtime.logs import get_audit_logger
-from gpufleet.server.auth.gate import SAFE_METHODS, is_training_report
+from gpufleet.server.auth.gate import MCP, SAFE_METHODS, is_training_report
 from gpufleet.server.auth.permissions import LoginRefused
 from gpufleet.server.http.request_context import RequestContext
 
 REFUSED_SECONDS = 60.0
-TRAINING_SECONDS = 3600.0
+ROUTINE_SECONDS = 3600.0
 _MAX_OPEN = 1024
 _MAX_TEXT = 300
 _TOKEN = re.compile(r"(gpf_|gpw_|eyJ)[\w.~+/=-]+")
@@ -67,8 +67,8 @@ class AuditLog:
         if not refused and not context.signed_in and method in SAFE_METHODS:
             return
         event = _event(scope, context, route)
-        if is_training_report(method, path) and not refused:
-            self._write_repeated((event.who, event.target, event.status), event, TRAINING_SECONDS)
+        if (is_training_report(method, path) or path == MCP) and not refused:
+            self._write_repeated((event.who, event.target, event.status), event, ROUTINE_SECONDS)
         elif event.outcome == "refused":
             repetition = (event.who, event.address, event.status, event.reason)
             self._write_repeated(repetition, event, REFUSED_SECONDS)

@@ -30,6 +30,8 @@ HEALTH = "/api/healthz"
 """Public; callers with a valid token see the messages of the dependencies too."""
 ME = "/auth/me"
 """Public; callers with a valid token see who they are."""
+MCP = "/mcp"
+"""Tools for AI assistants: called with POST, but they only read."""
 LOGIN, CALLBACK, LOGOUT = "/auth/login", "/auth/callback", "/auth/logout"
 PUBLIC = frozenset({"/livez", "/readyz", HEALTH, ME, LOGIN, CALLBACK, LOGOUT, "/docs", "/favicon.ico"})
 PUBLIC_FOLDERS = ("/docs/",)
@@ -128,7 +130,7 @@ class BearerGate:
         """Raise HTTPException unless the caller's role allows the request."""
         if is_training_report(method, path) and (caller.workload_uid or caller.pod_uid):
             return  # the route checks that they report for their own workload
-        if (method in SAFE_METHODS and not path.startswith("/debug")) or path == LOGOUT:
+        if (method in SAFE_METHODS and not path.startswith("/debug")) or path in (LOGOUT, MCP):
             return
         who = f"{caller.name} is a viewer"
         if caller.role == "operator":

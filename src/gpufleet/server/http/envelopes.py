@@ -11,7 +11,7 @@ The response to a caller who is limited to namespaces ends in `"scope":{"namespa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -52,7 +52,7 @@ class Envelope:
 @lru_cache(1024)
 def envelope_of(path: str) -> Envelope:
     """Return the envelope for `path`; paths without a prefix of their own use the live envelope."""
-    for envelope in (CLUSTERS, AGGREGATION):
+    for envelope in (CLUSTERS, AGGREGATION, MCP):
         if any(path == prefix or path.startswith(prefix + "/") for prefix in envelope.prefixes):
             return envelope
     return LIVE
@@ -130,5 +130,19 @@ LIVE = Envelope(
     ),
     error_schema=_object(success={"const": False}, error=_TEXT, message=_NULL, data=_NULL),
 )
+
+MCP = replace(
+    LIVE,
+    name="mcp",
+    prefixes=("/mcp",),
+    error=lambda status, message, _trace: _encode(
+        {
+            "jsonrpc": "2.0",
+            "id": None,
+            "error": {"code": -32600 if status < 500 else -32603, "message": message},
+        }
+    ),
+)
+"""The errors of `/mcp` that are found before the protocol reads the request: those of JSON-RPC."""
 
 ENVELOPES = (CLUSTERS, AGGREGATION, LIVE)

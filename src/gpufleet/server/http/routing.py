@@ -104,7 +104,7 @@ class Route(routing.Route):
             if context.scope is not None:
                 context.response_headers.append(scope_header(context.scope))
         if self.method != "GET":
-            _check_content_type(request, needed=context.needs_content_type)
+            check_content_type(request, needed=context.needs_content_type)
         if self._decoder is not None:
             arguments["body"] = await self._decode_body(request, self._decoder)
         result = await self.handler(**arguments)
@@ -156,7 +156,8 @@ def post(
     )
 
 
-def _check_content_type(request: Request, *, needed: bool) -> None:
+def check_content_type(request: Request, *, needed: bool) -> None:
+    """Raise HTTPException unless the body is JSON; `needed` is whether the header must be there."""
     given = request.headers.get("content-type")
     if given is None and needed:
         raise HTTPException(415, "add the header `Content-Type: application/json`")

@@ -103,6 +103,7 @@ def http_server(components: Components) -> Server:
         lifecycle=components.lifecycle,
         cors_origins=server.cors_origins,
         hosts=server.hosts if gate is None and is_loopback(server.host) else None,
+        mcp=server.mcp,
         simulated=components.simulated,
         debug_counts=components.debug_counts if server.debug else None,
     )

@@ -28,6 +28,9 @@ class ServerSettings:
         "(for example those of a reverse proxy).",
         flag="--hosts",
     )
+    mcp: bool = setting(
+        True, "Serve read-only tools for AI assistants at /mcp, if the extra `mcp` is installed."
+    )
     max_body_bytes: int = setting(
         4 * 1024 * 1024, "Largest request body; larger ones get status 413.", unit="bytes", minimum=1024
     )
