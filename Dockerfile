@@ -43,7 +43,7 @@ FROM wheels AS scheduler-program
 RUN $INSTALL "gpufleet[scheduler]" && $COMPILE
 
 FROM wheels AS server-program
-RUN $INSTALL "gpufleet[server]" && $COMPILE
+RUN $INSTALL "gpufleet[server,mcp]" && $COMPILE
 
 # Python without pip and other parts that nothing uses at run time. The base image ships the standard library without
 # bytecode; compiling it here saves time and memory at every start.

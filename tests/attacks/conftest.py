@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.attacks.target import TOKENS, VIEWERS
 
 MAX_RSS = 400 * 1024 * 1024
 MAX_PROBE_SECONDS = 1.0
@@ -35,6 +36,8 @@ class Target:
     large: bytes
     """Path of a large response without login."""
     tls: ssl.SSLContext | None = None
+    token: bytes = b""
+    """A token that may call `post`."""
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -149,7 +152,9 @@ def _run(kind: str, post: bytes, large: bytes) -> Iterator[Target]:
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Target]:
-    yield from _run("api", b"/api/workloads/a/trainingPerformance", b"/docs/large")
+    token = TOKENS.issue("a").encode()
+    for target in _run("api", b"/api/workloads/a/trainingPerformance", b"/docs/large"):
+        yield replace(target, token=token)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +162,13 @@ def listener() -> Iterator[Target]:
     yield from _run("listener", b"/echo", b"/metrics")
 
 
-@pytest.fixture(params=["api", "listener"])
+@pytest.fixture(scope="module")
+def mcp(api: Target) -> Target:
+    """The API server again, attacked on its path for AI assistants."""
+    return replace(api, post=b"/mcp", token=VIEWERS[0].encode())
+
+
+@pytest.fixture(params=["api", "listener", "mcp"])
 def target(request: pytest.FixtureRequest) -> Target:
     found: Target = request.getfixturevalue(request.param)
     return found

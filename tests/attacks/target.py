@@ -2,12 +2,17 @@
 
     python -m tests.attacks.target api|listener
 
+The API serves the tools for AI assistants too.
+
 It prints its port, and runs until its standard input ends. Time limits are a fraction of the defaults.
 """
 
 import asyncio
+import hashlib
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from aiohttp import web
 from tests.server.conftest import sample_routes
@@ -18,6 +23,7 @@ from gpufleet.runtime.logs import configure_logs
 from gpufleet.runtime.stalled_connections import StallLimits
 from gpufleet.server.app import Api, create_app
 from gpufleet.server.auth.gate import BearerGate
+from gpufleet.server.auth.tokens import TokenFile
 from gpufleet.server.auth.workload_tokens import WorkloadTokens
 from gpufleet.server.health import Lifecycle
 from gpufleet.server.http.answers import Answer, Raw
@@ -29,6 +35,7 @@ STALLS = StallLimits(head=1.0, write=2.0)
 BODY_SECONDS = 2.0
 MAX_BODY = 1024 * 1024
 TOKENS = WorkloadTokens(b"k" * 32)
+VIEWERS = tuple(f"gpf_viewer-{number}" for number in range(2))
 LARGE = b"x" * (8 << 20)
 
 
@@ -38,20 +45,31 @@ def routes() -> list[Route]:
         """Count numbers."""
         return Answer(len(body))
 
+    @get("/api/clusters/overview", scope="public")
+    async def overview() -> dict[str, int]:
+        """Return what a tool reads."""
+        return {"totalNodes": 1}
+
     @get("/docs/large")
     async def large() -> Raw:
         """Return a large response."""
         return Raw(LARGE, "application/octet-stream")
 
-    return [*sample_routes(), report, large]
+    return [*sample_routes(), report, overview, large]
 
 
 async def serve_api(stack: AsyncExitStack) -> int:
     lifecycle, started = Lifecycle(), asyncio.Event()
+    file = Path(stack.enter_context(TemporaryDirectory())) / "tokens"
+    hashes = [hashlib.sha256(token.encode()).hexdigest() for token in VIEWERS]
+    file.write_text(
+        "".join(f"{token} viewer sha256:{digest}\n" for token, digest in zip(VIEWERS, hashes, strict=True))
+    )
     api = Api(
         routes=routes(),
         lifecycle=lifecycle,
-        gate=BearerGate(workloads=TOKENS),
+        gate=BearerGate(TokenFile(file), workloads=TOKENS),
+        mcp=True,
         limits=Limits(max_body_bytes=MAX_BODY, request_timeout=BODY_SECONDS),
     )
     server = Server(create_app(api), lifecycle, 0, stalls=STALLS)

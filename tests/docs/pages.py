@@ -112,7 +112,6 @@ NOT_RUN = (
         "a month of the reader; tests/cli/test_focus.py exports one",
     ),
     ("docs/focus.md", r"focus-validator", "needs Python 3.12 and 300 MB of packages"),
-    ("docs/mcp.md", r"gpufleet mcp", "does not end; tests/mcp_server runs both transports"),
     ("docs/training.md", r"curl -X POST", "tests/server tests the route"),
     ("docs/install.md", r"(make (image|sbom)|for role)", "needs a container engine or a registry"),
     ("docs/releasing.md", r"", "releases are made by .github/workflows/release.yml"),

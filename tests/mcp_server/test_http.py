@@ -263,6 +263,8 @@ async def test_what_a_caller_sends_is_not_logged(capsys: pytest.CaptureFixture[s
         await http.post("/mcp", json=rpc("tools/call", name="evil-words", arguments={"a": 1}), headers=CALLER)
         await http.post("/mcp", json=rpc("evil-words"), headers={**CALLER, "x": "evil-words"})
         await http.post("/mcp", content=b'"evil-words"', headers=CALLER)
+        await http.post("/mcp", json=OVERVIEW, headers=CALLER)
     logged = capsys.readouterr().err
-    assert logged.count('"event":"request"') == 3
+    assert logged.count('"event":"request"') == 4
     assert "evil-words" not in logged
+    assert "HTTP Request" not in logged

@@ -95,7 +95,8 @@ def _sessions() -> "StreamableHTTPSessionManager":
 
     from gpufleet.mcp.server import build_server
 
-    logging.getLogger("mcp").setLevel(logging.ERROR)  # it warns of whatever a caller sends
+    for library in ("mcp", "httpx"):  # they log whatever a caller sends, and each read
+        logging.getLogger(library).setLevel(logging.ERROR)
     server = build_server(_api_of)
     checked_before = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     server.streamable_http_app(json_response=True, stateless_http=True, transport_security=checked_before)
