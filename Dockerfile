@@ -1,7 +1,7 @@
 # Images by role, one target each: `agent` for every GPU node, `scheduler` for the scheduler and the webhook, `server`
-# (the default) for the API and the dashboard. Each contains Python and the dependencies of its role (the extras of
-# pyproject.toml) and no build tools. None contains the demo: kubelite, its API server for tests, has no place in
-# production. Use `uvx` or `make run` for the demo.
+# (the default) for the API, the dashboard and the tools for AI assistants. Each contains Python and the dependencies
+# of its role (the extras of pyproject.toml) and no build tools. None contains the demo: kubelite, its API server for
+# tests, has no place in production. Use `uvx` or `make run` for the demo.
 #
 # For a reproducible image, pass the base images by digest and let BuildKit rewrite the timestamps
 # (--output type=image,rewrite-timestamp=true).

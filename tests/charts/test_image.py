@@ -26,9 +26,9 @@ def test_every_copied_file_exists_and_is_in_the_build_context() -> None:
 
 def test_every_role_of_the_charts_has_an_image_with_its_dependencies() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for role in ("agent", "scheduler", "server"):
+    for role, added in (("agent", ""), ("scheduler", ""), ("server", ",mcp")):
         assert role in extras
-        assert f'FROM wheels AS {role}-program\nRUN $INSTALL "gpufleet[{role}]"' in DOCKERFILE
+        assert f'FROM wheels AS {role}-program\nRUN $INSTALL "gpufleet[{role}{added}]"' in DOCKERFILE
         assert f"FROM base AS {role}\n" in DOCKERFILE
         assert f"COPY --from={role}-program /opt/gpufleet /opt/gpufleet" in DOCKERFILE
     images = {
