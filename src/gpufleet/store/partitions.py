@@ -5,6 +5,7 @@ space immediately, whereas deleting millions of rows would leave that to vacuum.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import asyncpg
@@ -21,7 +22,10 @@ MONTHLY = (
     "snapshot",
 )
 _PARTITION = re.compile(r"^(?P<table>\w+)_(?P<year>\d{4})_(?P<month>\d{2})$")
-_ALL_EXIST = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) AS name"
+# to_regclass could answer from a cache that is older than a lock for which the transaction waited.
+_EXISTING = """
+SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relname = ANY($1)
+"""
 _PARTITIONS = """
 SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
 WHERE inhparent = $1::text::regclass ORDER BY relname
@@ -43,18 +47,24 @@ async def ensure_month(connection: asyncpg.Connection, hour: int) -> None:
     """Create the partitions that contain `hour`. Call it in a transaction."""
     year, month = month_of(hour)
     suffix = f"{year:04d}_{month:02d}"
-    names = [f"{table}_{suffix}" for table in MONTHLY]  # some may have been dropped before others
-    if await connection.fetchval(_ALL_EXIST, names):
+    names = [f"{table}_{suffix}" for table in MONTHLY]
+    if len(await existing_tables(connection, names)) == len(names):
         return
     await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *advisory_lock("months"))
+    existing = await existing_tables(connection, names)  # some may have been dropped before others
     for table, name in zip(MONTHLY, names, strict=True):
-        if await connection.fetchval("SELECT to_regclass($1)", name) is None:
+        if name not in existing:
             # create, then attach: this does not block readers
             await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
             await connection.execute(
                 f"ALTER TABLE {table} ATTACH PARTITION {name} "
                 f"FOR VALUES FROM ({first_hour(year, month)}) TO ({first_hour(year, month + 1)})"
             )
+
+
+async def existing_tables(connection: asyncpg.Connection, names: Sequence[str]) -> set[str]:
+    """Return those of the names that tables have now, in the eyes of a transaction that has waited for a lock."""
+    return {row["relname"] for row in await connection.fetch(_EXISTING, names)}
 
 
 async def months_before(connection: asyncpg.Connection, table: str, hour: int) -> list[str]:

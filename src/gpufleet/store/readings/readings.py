@@ -26,6 +26,7 @@ from gpufleet.model.reading import (
     Readings,
 )
 from gpufleet.runtime.logs import get_logger
+from gpufleet.store.partitions import existing_tables
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.postgres.leadership import advisory_lock
 from gpufleet.store.readings.chunks import (
@@ -133,6 +134,7 @@ class ReadingStore:
         rows = await asyncio.to_thread(pack)
 
         async def work(connection: asyncpg.Connection) -> None:
+            await _lock(connection)
             for start in sorted({start - start % _PARTITION for _, _, _, start, _ in rows}):
                 await _ensure_partition(connection, start)
             await connection.copy_records_to_table(
@@ -208,7 +210,7 @@ class ReadingStore:
         await self._database.transaction(lambda connection: _prune(connection, {cluster: keep}, now))
 
     async def _compact(self, connection: asyncpg.Connection, cluster: str, before: float) -> bool:
-        await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *advisory_lock("tidy readings"))
+        await _lock(connection)
         oldest = await connection.fetchrow(_OLDEST_QUARTER, cluster, before)
         if oldest is None:
             return False
@@ -277,10 +279,16 @@ def _packed(readings: Readings) -> tuple[bytes, bytes, list[tuple[str, bytes]], 
     return zlib.compress(layout, 6), hashlib.sha256(layout).digest(), ticks, state
 
 
+async def _lock(connection: asyncpg.Connection) -> None:
+    """Let no other transaction create, fill or drop partitions until this one ends."""
+    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *advisory_lock("tidy readings"))
+
+
 async def _ensure_partition(connection: asyncpg.Connection, start: float) -> None:
+    """Create the partition that begins at `start`. The transaction holds the lock."""
     number = int(start // _PARTITION)
     name = f"reading_chunk_{number}"
-    if await connection.fetchval("SELECT to_regclass($1)", name) is None:
+    if not await existing_tables(connection, [name]):
         # create, then attach: this does not block readers
         await connection.execute(f"CREATE TABLE {name} (LIKE reading_chunk INCLUDING ALL)")
         await connection.execute(
@@ -290,7 +298,7 @@ async def _ensure_partition(connection: asyncpg.Connection, start: float) -> Non
 
 
 async def _prune(connection: asyncpg.Connection, keep: Mapping[str, float], now: float) -> None:
-    await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *advisory_lock("tidy readings"))
+    await _lock(connection)
     await record_retention(connection, _RETENTION, keep, now)
     retention = await requested_retention(connection, _RETENTION)
     longest = max(retention.values())
