@@ -105,10 +105,14 @@ def complete(readings: Readings) -> bool:
 @pytest.mark.parametrize(
     "fault", ["slow", "500", "garbage", "truncated", "endless", "bomb", "unknown encoding"]
 )
-async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(proxy: Proxy, fault: str) -> None:
-    async with opened(proxy.url, timeout=1.0, max_answer_bytes=100_000) as source:
+async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(
+    proxy: Proxy, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(proxy.url, max_answer_bytes=100_000) as source:
         before = await until(source, complete)
         assert source.health().healthy
+        if fault == "slow":  # only now: the first queries may take long
+            monkeypatch.setattr(source._client._session, "_timeout", aiohttp.ClientTimeout(total=0.2))
         proxy.fault = fault
         after = await source.refresh()
         assert after.gpus == before.gpus
@@ -125,6 +129,7 @@ async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(prox
         assert (await source.processes()).errors["processes"]
         assert await source.storage() is None
         proxy.fault = ""
+        monkeypatch.undo()
         healed = await until(source, complete)
         assert np.nanmax(healed.times[Quantity.UTILIZATION]) >= np.nanmax(before.times[Quantity.UTILIZATION])
 

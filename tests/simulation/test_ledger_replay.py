@@ -10,6 +10,7 @@ from tests.simulation.test_planner_agreement import (
     GUARANTEES,
     HOURS,
     LARGER,
+    LONG,
     WEIGHTS,
     mix,
     planned_queues,
@@ -84,7 +85,7 @@ def waits_of(outcome: Outcome) -> list[float]:
     return [wait for kind in (outcome.waits, outcome.unstarted) for each in kind.values() for wait in each]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, LONG(2), LONG(3)])
 def test_an_unchanged_replay_has_the_allocation_and_the_mean_wait_of_the_ledger(seed: int) -> None:
     ledger = planner_ledger(seed)
     run = Simulation(
@@ -133,7 +134,7 @@ def queued_ledger(seed: int) -> RecordedLedger:
     return replayed(allocations, capacities(), BEGIN, end, rules)
 
 
-@pytest.mark.parametrize(("seed", "tolerance"), [(0, 0.01), (1, 0.01), (2, 0.01), (3, 0.1)])
+@pytest.mark.parametrize(("seed", "tolerance"), [(0, 0.01), (1, 0.01), LONG(2, 0.01), LONG(3, 0.1)])
 def test_an_unchanged_replay_with_gpu_queues_has_the_allocation_and_the_mean_wait_of_the_ledger(
     seed: int, tolerance: float
 ) -> None:
