@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncpg
+import hypothesis
 import pytest
 import structlog
 
@@ -28,6 +29,9 @@ from gpufleet.store import Store, open_store
 from gpufleet.store.postgres.data_directory import DataDirectory, prepare
 from gpufleet.store.postgres.migrate import upgrade
 
+# A pause of the machine must not fail an example; everything else is as in the profile that Hypothesis chose.
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 _OPTIONS = {
     "fsync": "off",
     "full_page_writes": "off",

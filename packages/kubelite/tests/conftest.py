@@ -4,10 +4,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+import hypothesis
 import pytest
 
 from kubelite import KubeLite
 from kubelite.contract.client import Api, Server, find_kubectl
+
+# A pause of the machine must not fail an example.
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 
 
 @pytest.fixture
