@@ -31,6 +31,14 @@ class Demo:
         with urllib.request.urlopen(self.address + path, timeout=30) as response:
             return json.load(response)["data"]
 
+    def first(self, path: str) -> Any:
+        """Return the first object of a list of the API; wait for it, because a running demo changes."""
+        for _ in range(300):
+            if found := self.get(path)["data"]:
+                return found[0]
+            time.sleep(0.1)
+        raise AssertionError(f"{path} had no object for 30 s")
+
     def get_objects(self, path: str) -> list[dict[str, Any]]:
         """Return the objects of a list of the Kubernetes API."""
         request = urllib.request.Request(self.kube + path)

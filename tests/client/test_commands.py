@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -26,6 +27,7 @@ from gpufleet.terminal.report import BROWSERS
 from gpufleet.terminal.resources import RESOURCES, resource_of
 from gpufleet.terminal.waiting import START, with_estimates
 
+Json = Any
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -46,16 +48,29 @@ def run(
     return start
 
 
+def between_equal_reads(
+    read: Callable[[], Json], command: Callable[[], tuple[int, str, str]]
+) -> tuple[Json, int, str, str]:
+    """Run a command until the API returns the same before and after it: the fleet changes all the time."""
+
+    def run() -> tuple[Json, int, str, str] | None:
+        before = read()
+        done = command()
+        return (before, *done) if before == read() else None
+
+    found = block_until(run)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("resource", ["nodes", "gpus", "workloads", "claims", "leases"])
 def test_json_has_what_the_api_returns(run: Run, demo: Demo, resource: str) -> None:
-    path = f"api/{resource}?pageSize=1000"
-    for _ in range(5):  # the fleet changes meanwhile
-        before = demo.get(path)["data"]
-        status, out, err = run("get", resource, "-o", "json")
-        if before == demo.get(path)["data"]:
-            break
+    def read() -> Json:
+        return demo.get(f"api/{resource}?pageSize=1000")["data"]
+
+    items, status, out, err = between_equal_reads(read, lambda: run("get", resource, "-o", "json"))
     assert (status, err) == (0, "")
-    assert json.loads(out) == {"kind": "List", "items": before}
+    assert json.loads(out) == {"kind": "List", "items": items}
 
 
 def test_a_table_has_a_line_for_each_object(run: Run, demo: Demo) -> None:
@@ -92,7 +107,7 @@ def test_no_objects_are_reported_on_standard_error_with_status_0(run: Run) -> No
 
 
 def test_rows_are_selected_by_namespace_label_status_and_model(run: Run, demo: Demo) -> None:
-    row = demo.get("api/workloads?status=Running&pageSize=1")["data"][0]
+    row = demo.first("api/workloads?status=Running&pageSize=1")
     out = run("get", "workloads", "-n", row["namespace"], "--status", "running", "-o", "json")[1]
     items = json.loads(out)["items"]
     assert {(each["namespace"], each["status"]) for each in items} == {(row["namespace"], "Running")}
@@ -137,9 +152,11 @@ def test_wrong_requests_say_what_there_is(run: Run, words: tuple[str, ...], mess
 
 
 def test_the_queue_has_the_pending_workloads(run: Run, demo: Demo) -> None:
-    status, out, _ = run("get", "queue", "-o", "json")
+    def read() -> Json:
+        return {row["uid"] for row in demo.get("api/workloads?status=Pending&pageSize=1000")["data"]}
+
+    waiting, status, out, _ = between_equal_reads(read, lambda: run("get", "queue", "-o", "json"))
     assert status == 0
-    waiting = {row["uid"] for row in demo.get("api/workloads?status=Pending&pageSize=1000")["data"]}
     items = json.loads(out)["items"]
     assert {row["uid"] for row in items} == waiting
     _, text, _ = run("get", "queue")

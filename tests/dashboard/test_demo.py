@@ -25,9 +25,19 @@ def open_page(demo: Demo, page: Page, path: str) -> None:
     expect(page.locator("[aria-busy]")).to_have_count(0)
 
 
+def fixed_day(page: Page) -> str:
+    """Fix the date of a page, so that midnight does not change it, and return the day.
+
+    It is two hours ago, because hours of the day must be accounted.
+    """
+    then = datetime.now(UTC) - timedelta(hours=2)
+    page.clock.set_fixed_time(then)
+    return f"{then:%Y-%m-%d}"
+
+
 def test_every_page_shows_its_sections_with_data(demo: Demo, page: Page) -> None:
-    node = demo.get("api/nodes?state=partial&pageSize=1")["data"][0]["name"]
-    workload = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
+    node = demo.first("api/nodes?state=partial&pageSize=1")["name"]
+    workload = demo.first("api/clusters/consumers?pageSize=1")["uid"]
     expected = {
         "": ["Every GPU", "Top consumers", "Waste", "Allocation and utilization"],
         "nodes": ["Nodes"],
@@ -76,13 +86,13 @@ def test_each_workload_filter_matches_the_api(demo: Demo, page: Page) -> None:
         page.get_by_label(name.capitalize(), exact=True).select_option(value)
         expect(page).to_have_url(re.compile(rf"[?&]{name}={re.escape(value)}"))
         if name == "source":  # has no column
-            first = demo.get(f"api/workloads?source={value}&pageSize=1")["data"][0]["name"]
+            first = demo.first(f"api/workloads?source={value}&pageSize=1")["name"]
             expect(page.locator("tbody tr").first).to_contain_text(first)
         else:
             expect(page.locator("tbody tr").first).to_contain_text(value)
         page.get_by_role("button", name="Clear").click()
         expect(page).not_to_have_url(re.compile(rf"{name}="))
-    row = demo.get("api/workloads?sort=name&pageSize=1")["data"][0]
+    row = demo.first("api/workloads?sort=name&pageSize=1")
     page.get_by_label("Find a workload").fill(row["name"])
     expect(page.locator("tbody tr").first).to_contain_text(row["name"])
     expect(page).to_have_url(re.compile(f"name={row['name']}"))
@@ -90,14 +100,14 @@ def test_each_workload_filter_matches_the_api(demo: Demo, page: Page) -> None:
 
 def test_lists_are_sorted_by_the_sort_parameter_of_the_url(demo: Demo, page: Page) -> None:
     open_page(demo, page, "workloads?sort=-gpus")
-    most = demo.get("api/workloads?sort=gpus&pageSize=1")["data"][0]
+    most = demo.first("api/workloads?sort=gpus&pageSize=1")
     expect(page.locator("tbody tr").first).to_contain_text(most["name"])
     page.get_by_role("button", name="Workload", exact=True).click()
     expect(page).to_have_url(re.compile(r"[?&]sort=name"))
-    first = demo.get("api/workloads?sort=name&pageSize=1")["data"][0]
+    first = demo.first("api/workloads?sort=name&pageSize=1")
     expect(page.locator("tbody tr").first).to_contain_text(first["name"])
     open_page(demo, page, "nodes?sort=-name")
-    last = demo.get("api/nodes?reverse=true&pageSize=1")["data"][0]
+    last = demo.first("api/nodes?reverse=true&pageSize=1")
     expect(page.locator("tbody tr").first).to_contain_text(last["name"])
     open_page(demo, page, "usage?sort=name")
     table = page.get_by_role("region", name="GPU hours")
@@ -124,7 +134,7 @@ def hourly_rows(demo: Demo, report: Any) -> list[Any]:
 
 
 def test_totals_over_a_thousand_hourly_rows_match_the_report_exactly(demo: Demo, page: Page) -> None:
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    today = fixed_day(page)
     with page.expect_response(re.compile(rf"/report.*group_by=workload.*\.\.{today}&.*series=")) as response:
         open_page(demo, page, "usage?by=workload")
     report = response.value.json()["data"]
@@ -166,7 +176,7 @@ def test_a_month_can_be_downloaded_as_csv_and_printed(demo: Demo, page: Page) ->
 
 
 def test_a_node_shows_who_held_its_gpus(demo: Demo, page: Page) -> None:
-    node = demo.get("api/nodes?sort=utilization&pageSize=1")["data"][0]
+    node = demo.first("api/nodes?sort=utilization&pageSize=1")
     open_page(demo, page, f"nodes/{node['name']}?span=24h")
     expect(page.locator(".gantt-row")).to_have_count(node["gpuTotal"])
     until = int(time.time())
@@ -181,7 +191,7 @@ def test_a_node_shows_who_held_its_gpus(demo: Demo, page: Page) -> None:
 def test_a_range_of_dates_can_be_chosen(demo: Demo, page: Page) -> None:
     open_page(demo, page, "usage")
     page.get_by_role("radio", name="Dates").click()
-    day = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
+    day = f"{datetime.now(UTC) - timedelta(days=1, hours=2):%Y-%m-%d}"  # all its hours are accounted
     page.get_by_label("First day").fill(day)
     page.get_by_label("Last day").fill(day)
     expect(page).to_have_url(re.compile(f"from={day}&to={day}"))
@@ -195,7 +205,7 @@ def test_pending_claims_are_explained_and_gangs_are_counted(demo: Demo, page: Pa
     gangs = {(row["namespace"], row["gang"]) for row in demo.get("api/claims?gang=*&pageSize=1000")["data"]}
     assert gangs
     expect(page.get_by_role("region", name="Gangs").locator("tbody tr")).to_have_count(min(12, len(gangs)))
-    claim = demo.get("api/claims?phase=Pending&pageSize=1")["data"][0]
+    claim = demo.first("api/claims?phase=Pending&pageSize=1")
     page.goto(f"{demo.address}#/scheduling?claim={claim['namespace']}/{claim['name']}")
     why = demo.get(f"api/claims/{claim['namespace']}/{claim['name']}/explain")
     expect(page.get_by_role("heading", name=f"Why is {claim['name']} waiting?")).to_be_visible()
@@ -205,7 +215,7 @@ def test_pending_claims_are_explained_and_gangs_are_counted(demo: Demo, page: Pa
 
 
 def test_the_queue_shows_in_which_order_and_when_claims_are_expected_to_start(demo: Demo, page: Page) -> None:
-    claim = demo.get("api/claims?phase=Pending")["data"][0]
+    claim = demo.first("api/claims?phase=Pending")
     open_page(demo, page, f"scheduling?claim={claim['namespace']}/{claim['name']}")
     expect(page.get_by_text(re.compile(r"Position \d+ in the queue"))).to_be_visible()
     open_page(demo, page, "queue")

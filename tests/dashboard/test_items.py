@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 def test_every_page_is_accessible_and_within_the_screen(demo: Demo, screen: Page) -> None:
-    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
-    waiting = demo.get("api/claims?phase=Pending&pageSize=1")["data"][0]
+    run = demo.first("api/clusters/consumers?pageSize=1")["uid"]
+    waiting = demo.first("api/claims?phase=Pending&pageSize=1")
     pages = [
         "",
         "?by=team&group=topology.kubernetes.io/rack",
@@ -42,7 +42,7 @@ def test_one_click_on_the_first_page_says_why_a_workload_waits_and_until_when(
 ) -> None:
     open_page(demo, screen, "")
     card = screen.locator(".card", has_text="Waiting for GPUs")
-    unit = demo.get("api/queue")["data"][0]
+    unit = demo.first("api/queue")
     row = card.locator("li", has_text=unit["claims"][0])
     expect(row).to_contain_text(re.compile(r"in \d+|start unknown"))
     row.get_by_role("link").focus()
@@ -79,7 +79,7 @@ def test_units_of_the_queue_open_their_workload(demo: Demo, screen: Page) -> Non
 
 def test_the_gpus_of_a_node_over_time_have_the_colours_of_teams(demo: Demo, desktop: Page) -> None:
     teams = set(demo.get("api/workloadMetadata")["teams"])
-    node = demo.get("api/nodes?state=busy&source=k8s&pageSize=1")["data"][0]["name"]
+    node = demo.first("api/nodes?state=busy&source=k8s&pageSize=1")["name"]
     open_page(demo, desktop, f"nodes/{node}?span=24h")
     keys = desktop.locator(".gantt .key")
     shown = [key.strip() for key in keys.all_inner_texts()]
@@ -105,14 +105,14 @@ def test_legends_have_last_mean_and_max(demo: Demo, screen: Page) -> None:
     "query", ["from=1731900000&to=99999999999999", "from=9&to=1", "from=x&to=y", "span=zz"]
 )
 def test_an_impossible_range_in_the_url_shows_the_last_hour(demo: Demo, desktop: Page, query: str) -> None:
-    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
+    run = demo.first("api/clusters/consumers?pageSize=1")["uid"]
     open_page(demo, desktop, f"workloads/{run}?{query}")
     expect(desktop.locator("figure.chart").first).to_be_visible()
     expect(desktop.get_by_role("alert")).to_have_count(0)
 
 
 def test_too_long_a_range_is_explained(demo: Demo, desktop: Page) -> None:
-    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
+    run = demo.first("api/clusters/consumers?pageSize=1")["uid"]
     open_page(demo, desktop, f"workloads/{run}")
     desktop.get_by_label("Choose any time range").click()
     desktop.get_by_label("From").fill("2020-01-01T00:00")
@@ -251,7 +251,7 @@ def test_a_department_has_what_its_queues_have(demo: Demo, screen: Page) -> None
 def test_jobs_of_slurm_wait_with_the_start_that_slurm_expects(demo: Demo, screen: Page) -> None:
     def pretend(route: Route) -> None:
         found = route.fetch().json()
-        row = demo.get("api/workloads?kind=SlurmJob&pageSize=1")["data"][0]
+        row = demo.first("api/workloads?kind=SlurmJob&pageSize=1")
         job = row | {"status": "Pending", "expectedStart": int(time.time()) + 1800, "waitingReason": "waits"}
         # Others may wait now, too, and the card shows only a few.
         found["data"] = {"data": [job], "total": 1}
@@ -288,8 +288,8 @@ def test_a_waiting_row_has_no_start_and_the_sentence_of_explain(demo: Demo, desk
 
 
 def test_a_running_workload_says_why_one_of_its_pods_waits(demo: Demo, screen: Page) -> None:
-    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
-    claim = demo.get("api/claims?phase=Pending&pageSize=1")["data"][0]
+    run = demo.first("api/clusters/consumers?pageSize=1")["uid"]
+    claim = demo.first("api/claims?phase=Pending&pageSize=1")
 
     def pretend(route: Route) -> None:
         found = route.fetch().json()

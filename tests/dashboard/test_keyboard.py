@@ -41,7 +41,7 @@ def choose(page: Page, radio: Locator) -> None:
 
 
 def test_a_range_is_chosen_and_lines_are_hidden(demo: Demo, screen: Page) -> None:
-    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]["uid"]
+    run = demo.first("api/clusters/consumers?pageSize=1")["uid"]
     open_page(demo, screen, f"workloads/{run}")
     choose(screen, screen.get_by_role("radio", name="Whole run"))
     press(screen, screen.get_by_label("Choose any time range"))
@@ -62,7 +62,7 @@ def test_a_range_is_chosen_and_lines_are_hidden(demo: Demo, screen: Page) -> Non
 
 
 def test_bars_of_nodes_and_teams_say_who_held_gpus_and_open_them(demo: Demo, screen: Page) -> None:
-    node = demo.get("api/nodes?state=busy&source=k8s&pageSize=1")["data"][0]["name"]
+    node = demo.first("api/nodes?state=busy&source=k8s&pageSize=1")["name"]
     for path in (f"nodes/{node}?span=24h", "workloads?view=timeline"):
         open_page(demo, screen, path)
         bar = screen.locator("a.gantt-bar[aria-label$=' – now']").first
@@ -74,7 +74,7 @@ def test_bars_of_nodes_and_teams_say_who_held_gpus_and_open_them(demo: Demo, scr
 
 
 def test_the_map_is_coloured_searched_zoomed_and_opens_a_workload(demo: Demo, screen: Page) -> None:
-    run = demo.get("api/clusters/consumers?pageSize=1")["data"][0]
+    run = demo.first("api/clusters/consumers?pageSize=1")
     open_page(demo, screen, "")
     choose(screen, screen.get_by_role("radio", name="Team", exact=True))
     expect(screen).to_have_url(re.compile("by=team"))
@@ -96,7 +96,7 @@ def test_the_map_is_coloured_searched_zoomed_and_opens_a_workload(demo: Demo, sc
 
 
 def test_lists_are_searched_sorted_sized_and_opened(demo: Demo, screen: Page) -> None:
-    node = demo.get("api/nodes?state=partial&pageSize=1")["data"][0]["name"]
+    node = demo.first("api/nodes?state=partial&pageSize=1")["name"]
     open_page(demo, screen, "nodes")
     choose(screen, screen.get_by_role("radio", name="Partly free"))
     expect(screen).to_have_url(re.compile("state=partial"))

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.long]
 LOCALES = {"zh-CN": "概览", "ja-JP": "概要"}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 ENTRY = re.compile(r'^ +(?:"((?:[^"\\]|\\.)*)"|(\w+)):\s+"((?:[^"\\]|\\.)*)",$', re.MULTILINE)
+VALUE = re.compile(r"\{\w+\}")
 # Texts and attributes that somebody can read; logs and manifests are those of Kubernetes.
 READ_TEXTS = """() => {
   const found = [];
@@ -39,10 +40,23 @@ def english(demo: Demo, locale: str) -> re.Pattern[str]:
     kinds = demo.get("api/workloadMetadata")["kinds"]  # a Container is a word of the page, too
     texts = [key for key, text in dictionary(locale[:2]).items() if key != text and key not in kinds]
     assert len(texts) > 500
-    patterns = [
-        re.sub(r"\\{\w+\\}", r"\\S+", re.escape(text)) for text in texts if re.search("[A-Za-z]{3}", text)
-    ]
-    return re.compile("|".join(patterns))
+    return re.compile("|".join(map(pattern_of, filter(has_words, texts))))
+
+
+def has_words(text: str) -> bool:
+    """Return whether a text has words besides the names of its values."""
+    return re.search("[A-Za-z]{3}", VALUE.sub("", text)) is not None
+
+
+def pattern_of(text: str) -> str:
+    """Return a regular expression for a text in which a value is one word."""
+    return r"\S+".join(map(re.escape, VALUE.split(text)))
+
+
+def test_a_text_of_values_alone_is_in_every_language() -> None:
+    assert not has_words("{name}: {value}, {share}")
+    assert has_words("against {days}")
+    assert re.fullmatch(pattern_of("{count} of {total}."), "3 of 4.")
 
 
 def english_texts(page: Page, english: re.Pattern[str]) -> list[str]:
@@ -77,7 +91,7 @@ def open_page(demo: Demo, page: Page, path: str) -> None:
 
 def paths(demo: Demo) -> list[str]:
     """Return every page, with objects of the demo."""
-    node = demo.get("api/nodes?state=partial&pageSize=1")["data"][0]["name"]
+    node = demo.first("api/nodes?state=partial&pageSize=1")["name"]
     running = demo.get("api/clusters/consumers?pageSize=2")["data"]
     pending = demo.get("api/workloads?status=Pending&pageSize=1")["data"]
     claims = demo.get("api/claims?phase=Pending&pageSize=1")["data"]
@@ -155,7 +169,7 @@ def test_nothing_is_clipped_on_a_phone(demo: Demo, foreign: Page, locale: str) -
 
 def test_menus_open_within_a_phone(demo: Demo, foreign: Page) -> None:
     foreign.set_viewport_size(PHONE)
-    node = demo.get("api/nodes?pageSize=1")["data"][0]["name"]
+    node = demo.first("api/nodes?pageSize=1")["name"]
     open_page(demo, foreign, f"nodes/{node}")
     menus = foreign.locator("details.popover")
     expect(menus).to_have_count(2)  # views, and the time range

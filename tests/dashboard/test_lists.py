@@ -116,7 +116,7 @@ def test_the_time_line_shows_what_each_team_held(demo: Demo, page: Page) -> None
 
 
 def test_a_workload_on_kubernetes_shows_events_log_and_yaml(demo: Demo, page: Page) -> None:
-    row = demo.get("api/workloads?status=Running&source=k8s&pageSize=1")["data"][0]
+    row = demo.first("api/workloads?status=Running&source=k8s&pageSize=1")
     page.goto(f"{demo.address}#/workloads/{row['uid']}?tab=yaml")
     expect(page.get_by_role("region", name="YAML")).to_contain_text(f"name: {row['name']}")
     page.get_by_role("radio", name="Events").click()

@@ -1,7 +1,6 @@
 """Test the usage and scheduling pages over a real `gpufleet demo`: drill-down, charts, budgets, zones, what fits."""
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,14 @@ import pytest
 from dashboard.tools.demo_process import Demo
 from playwright.sync_api import Browser, Page, Route, expect
 from tests.dashboard.accessibility import serious_violations
-from tests.dashboard.test_demo import AGGREGATION, open_page, rounded
+from tests.dashboard.test_demo import AGGREGATION, fixed_day, open_page, rounded
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 def report_of(demo: Demo, page: Page, path: str) -> Any:
     """Open a usage page and return its report, not that of the days before."""
-    with page.expect_response(
-        re.compile(rf"/report.*\.\.{datetime.now(UTC):%Y-%m-%d}&.*series=")
-    ) as response:
+    with page.expect_response(re.compile(rf"/report.*\.\.{fixed_day(page)}&.*series=")) as response:
         open_page(demo, page, path)
     return response.value.json()["data"]
 
@@ -27,7 +24,7 @@ def test_a_namespace_opens_its_workloads_and_these_open_their_runs(demo: Demo, p
     report_of(demo, page, "usage")
     first = page.get_by_role("region", name="GPU hours").locator("tbody tr").first
     namespace = first.locator("td.name").inner_text()
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    today = fixed_day(page)
     with page.expect_response(re.compile(rf"/report.*namespace={namespace}&.*\.\.{today}")) as response:
         first.get_by_role("button", name=namespace).click()
     expect(page).to_have_url(re.compile(f"ns={namespace}"))
@@ -58,11 +55,12 @@ def _check_total_of_runs(page: Page, report: str, name: str) -> None:
 
 
 def test_days_that_were_hardly_observed_are_compared_with_nothing(demo: Demo, page: Page) -> None:
+    today = fixed_day(page)
     open_page(demo, page, "usage?period=today")
     against = page.locator(".usage-stats").get_by_text("against")
     expect(against.first).to_be_visible()
 
-    earlier = re.compile(rf"/report\?(?!.*\.\.{datetime.now(UTC):%Y-%m-%d}).*series=")
+    earlier = re.compile(rf"/report\?(?!.*\.\.{today}).*series=")
 
     def shorten(route: Route) -> None:
         answer = route.fetch().json()
@@ -220,7 +218,7 @@ def test_the_planner_says_what_would_fit_and_leases_are_searched(demo: Demo, pag
     field.press("Control+a")
     field.press_sequentially("64")
     expect(verdict).to_contain_text(re.compile(r"Position \d+ in the queue"))
-    lease = demo.get("api/leases?pageSize=1")["data"][0]
+    lease = demo.first("api/leases?pageSize=1")
     pod = lease["holders"][0]
     rows = page.get_by_role("region", name="Leases").locator("tbody tr")
     page.get_by_label("Find a node, pod or claim").fill(pod["podName"])

@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from dashboard.tools.demo_process import Demo, running_demo
@@ -15,7 +15,8 @@ from gpufleet.mcp.fleet_api import FleetApi, open_client
 from gpufleet.mcp.server import build_server
 
 pytestmark = pytest.mark.long
-MONTH = f"{datetime.now(UTC):%Y-%m}"
+MONTH = "MONTH"
+"""Stands for the month in which a question is asked."""
 REPORT = f"/api/v1/gpu-aggregation/report?period={MONTH}&group_by="
 WASTE = "/api/v1/gpu-aggregation/waste?page_size="
 Json = Any
@@ -31,6 +32,11 @@ class Question:
     found: Callable[[Json], Json]
     path: str
     expected: Callable[[Json], Json]
+
+    def asked_in(self, month: str) -> Self:
+        """Return the question about a month."""
+        arguments = {name: month if value == MONTH else value for name, value in self.arguments.items()}
+        return replace(self, arguments=arguments, path=self.path.replace(MONTH, month))
 
 
 def overview(text: str, field: str) -> Question:
@@ -238,6 +244,7 @@ def test_there_are_fifty_questions() -> None:
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.text)
 async def test_a_question_is_answered_with_the_number_of_the_api(demo: Demo, question: Question) -> None:
+    question = question.asked_in(f"{datetime.now(UTC):%Y-%m}")
     async with connected(demo) as client:
         for _ in range(5):  # the fleet changes between two reads
             before = question.expected(demo.get(question.path))
