@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from dashboard.tools.sample_cluster import live_routes, open_sample_cluster
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from tests.conftest import _execute, _template
 from tests.oidc_provider import ALICE, CLIENT, Provider
+from tests.waiting import block_until
 
 from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.runtime.listening import address_of, bind
@@ -179,8 +181,13 @@ def browser(postgres: Postgres) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def demo(browser: Browser) -> Iterator[Demo]:
-    """Run a real `gpufleet demo`."""
+    """Run a real `gpufleet demo` whose past hours are all accounted; it adds them after its start."""
+    now = datetime.now(UTC)
+    period = f"{now - timedelta(days=3):%Y-%m-%d}..{now + timedelta(days=1):%Y-%m-%d}"
     with running_demo(nodes=16, days=2) as running:
+        block_until(
+            lambda: running.get(f"api/v1/gpu-aggregation/report?period={period}")["hours_accounted"] > 46
+        )
         yield running
 
 

@@ -155,6 +155,7 @@ def test_totals_over_a_thousand_hourly_rows_match_the_report_exactly(demo: Demo,
 
 
 def test_a_month_can_be_downloaded_as_csv_and_printed(demo: Demo, page: Page) -> None:
+    fixed_day(page)  # the month has hours
     open_page(demo, page, "usage")
     page.get_by_role("radio", name="Label").click()
     expect(page.get_by_label("Key", exact=True)).to_be_visible()
