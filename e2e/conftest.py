@@ -1,6 +1,7 @@
 """Fixtures of the end-to-end tests: a real control plane for each worker of the run, a namespace for each test.
 
 If this machine has no control plane and can't get one, the tests that need it are skipped, and the summary says so.
+With CI=true they fail instead.
 If a test fails, the logs of the components during the test are shown with it, and all logs are kept in
 `.gpufleet/e2e-logs`.
 """
@@ -14,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from xdist.remote import Producer
@@ -34,11 +36,18 @@ _NO_CONTROL_PLANE = "no control plane: "
 
 @pytest.fixture(scope="session")
 def control_plane(pytestconfig: pytest.Config) -> binaries.Binaries:
-    """Return the programs of a control plane, found, built or downloaded. Skip the test without them."""
+    """Return the programs of a control plane, found, built or downloaded. Without them, skip the test or fail it in CI."""
     try:
         return binaries.find(progress_printer(pytestconfig))
     except Unavailable as reason:
-        pytest.skip(f"{_NO_CONTROL_PLANE}{reason}")
+        skip_or_fail(f"{_NO_CONTROL_PLANE}{reason}")
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip the test, or fail it with CI=true: a run of CI that proves nothing must not pass."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
