@@ -3,8 +3,9 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 PORT ?= 8080
-# Test processes. One more than the smallest machine has cores, because some tests mostly wait.
-WORKERS ?= 3
+# Test processes. More than the smallest machine has cores, because some tests mostly wait.
+test: WORKERS ?= 4
+test-long: WORKERS ?= 3
 E2E_WORKERS ?= 2
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpufleet/__init__.py)
 IMAGE ?= gpufleet
@@ -25,6 +26,12 @@ PAGE := src/gpufleet/server/dashboard/static/index.html
 PAGE_SOURCES = $(shell find dashboard \( -path dashboard/node_modules -o -path dashboard/tools \) -prune -o -type f -print 2>/dev/null)
 NODE_MODULES := dashboard/node_modules/.package-lock.json
 HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null
+# PostgreSQL, demos and other temporary files of tests are faster in memory, if 4 GB are free and programs may run there.
+MEMORY := /dev/shm
+PYTEST = if [ -z "$$TMPDIR" ] && [ "$$(df --output=avail $(MEMORY) 2>/dev/null | tail -n 1)" -ge 4194304 ] 2>/dev/null \
+	&& folder=$$(mktemp -d $(MEMORY)/gpufleet.XXXXXX) && trap 'rm -rf "$$folder"' EXIT && chmod 711 "$$folder" \
+	&& install -m 755 /dev/null "$$folder/program" && "$$folder/program"; then export TMPDIR="$$folder"; fi 2>/dev/null; \
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file docsite/mkdocs.yml
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
@@ -39,10 +46,10 @@ run: $(VENV)/.run page-if-node ## Set everything up and start the demo on 127.0.
 	@PORT=$(PORT) $(BIN)/gpufleet demo $(ARGS)
 
 test: $(VENV)/.dev page-if-node browser-if-root test-dashboard ## Run the tests (some of them: ARGS="-k lease")
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not long" $(ARGS)
+	@$(PYTEST) -m "not long" $(ARGS)
 
 test-long: $(VENV)/.dev page-if-node browser-if-root ## Run the tests that start whole programs or browsers, or search long for faults (4 minutes)
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile -m long tests $(ARGS)
+	@$(PYTEST) -m long tests $(ARGS)
 
 test-wheel: $(VENV)/.dev page-if-node ## Install the wheels into fresh environments and start the demo (part of e2e)
 	@$(BIN)/pytest e2e/test_wheel.py $(ARGS)

@@ -16,6 +16,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -41,6 +42,22 @@ _OPTIONS = {
     "autovacuum": "off",
 }
 _numbers = itertools.count(1)
+_LONGEST = Path(__file__).with_name("longest_files.txt")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let workers begin with the longest files, so that they end at the same time; then those with most tests."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    files = [f"tests/{line}" for line in _LONGEST.read_text().splitlines() if not line.startswith("#")]
+    rank = {file: at for at, file in enumerate(files)}
+    tests = Counter(_file_of(item) for item in items)
+    items.sort(key=lambda item: (rank.get(file := _file_of(item), len(rank)), -tests[file]))
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 @pytest.fixture(autouse=True)
