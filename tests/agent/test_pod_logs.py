@@ -51,7 +51,7 @@ def test_the_numbers_of_a_job_are_read_with_the_time_of_their_line(tmp_path: Pat
     write(tmp_path, LINE.format(step=2, loss=2.25), second=2)
     logs.read([pod(owner="job-uid")], {"u1"})
     found = numbers(logs)
-    assert found["loss"] == ("job-uid", 2.25, 1767225602.123456)
+    assert found["loss"] == ("job-uid@jobs", 2.25, 1767225602.123456)
     assert found["step"][1] == 2
     logs.close()
 

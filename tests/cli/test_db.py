@@ -1,5 +1,7 @@
+import asyncio
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from gpufleet.cli import main
@@ -45,3 +47,31 @@ def test_an_unknown_action_is_wrong_usage(capsys: pytest.CaptureFixture[str]) ->
         main(["db", "drop"])
     assert stopped.value.code == 2
     assert "upgrade" in capsys.readouterr().err
+
+
+NAMES = """
+WITH c AS (INSERT INTO accounted_cluster (name, since, seen_at) VALUES ('prod', 0, 0) RETURNING id),
+k AS (INSERT INTO kind_name (name) VALUES ('Job') RETURNING id),
+n AS (INSERT INTO namespace_name (cluster, name) SELECT id, unnest(ARRAY['robotics', 'vision']) FROM c RETURNING *)
+INSERT INTO workload (cluster, namespace, kind, name, uid, digest, source, labels, annotations)
+SELECT n.cluster, n.id, k.id, 'train', uid, '', 'k8s', '{}', '{}' FROM n, k, unnest($1::text[]) AS uid
+WHERE n.name = 'robotics' OR uid = 'forged'
+"""
+
+
+def test_workloads_with_rows_in_several_namespaces_are_listed(
+    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def insert(*uids: str) -> None:
+        connection = await asyncpg.connect(empty_postgres_url)
+        await connection.execute("SET search_path TO gpufleet")
+        await connection.execute(NAMES, list(uids))
+        await connection.close()
+
+    monkeypatch.setenv("DATABASE_URL", empty_postgres_url)
+    assert main(["db", "upgrade"]) == 0
+    assert main(["db", "suspicious-owners"]) == 0
+    assert capsys.readouterr().out.endswith("no workload has rows in several namespaces\n")
+    asyncio.run(insert("own", "forged"))
+    assert main(["db", "suspicious-owners"]) == 1
+    assert capsys.readouterr().out.startswith("prod forged Job train: in robotics, vision\n")

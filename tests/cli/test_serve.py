@@ -250,3 +250,16 @@ def test_a_profile_of_the_server_has_functions_of_its_main_loop(tmp_path: Path, 
     known = {function[1] for function in functions}
     lines = [line for place in protobuf.fields(profile, 4) for line in protobuf.fields(place, 4)]
     assert {dict(protobuf._numbers(line))[1] for line in lines} == known
+
+
+def test_a_server_that_could_not_read_its_only_cluster_is_not_ready(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    (tmp_path / "kubeconfig").write_text(
+        "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}],"
+        " clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]}"
+    )
+    with serving(tmp_path, "--kubeconfig", "kubeconfig", database=postgres_url) as (address, _):
+        ready = httpx.get(f"{address}/readyz")
+        assert (ready.status_code, "nothing was read yet" in ready.text) == (503, True)
+        assert httpx.get(f"{address}/livez").status_code == 200

@@ -85,22 +85,24 @@ class Reference:
             ]
         return sum(values) / len(values) / 100 if values else None
 
+    def above(self, uid: str) -> str | None:
+        found = self.pods.get(uid) or self.owners.get(uid)
+        reference = found.owner if isinstance(found, FleetPod) else found.parent if found else None
+        if found is None or reference is None:
+            return None
+        owner = self.owners.get(reference.uid)
+        named = owner and (owner.kind, owner.name) == (reference.kind, reference.name)
+        if owner and named and owner.namespace in ("", found.namespace):
+            return owner.uid
+        return f"{reference.uid}@{found.namespace}"
+
     def root(self, uid: str) -> str:
         path = [uid]
-        while True:
-            at = path[-1]
-            ref = (
-                self.pods[at].owner
-                if at in self.pods
-                else self.owners[at].parent
-                if at in self.owners
-                else None
-            )
-            if ref is None:
-                return at
-            if ref.uid in path:
-                return min(path[path.index(ref.uid) :])
-            path.append(ref.uid)
+        while (above := self.above(path[-1])) is not None:
+            if above in path:
+                return uid
+            path.append(above)
+        return path[-1]
 
     def consumers(self) -> list[tuple[str, int]]:
         gpus: dict[str, int] = {}

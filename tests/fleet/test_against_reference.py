@@ -36,14 +36,23 @@ devices = st.builds(
     st.sampled_from(NODES),
     st.lists(gpus, max_size=4, unique_by=lambda gpu: gpu.index),
 )
-references = st.none() | st.sampled_from(OWNERS).map(lambda uid: OwnerRef(uid, "Job", uid))
+references = st.none() | st.builds(
+    OwnerRef, st.sampled_from(OWNERS), st.just("Job"), st.sampled_from(["o", "o", "other"])
+)
+namespaces = st.sampled_from(["a", "a", "b", ""])
 owners = st.builds(
-    FleetOwner, uid=st.sampled_from(OWNERS), kind=st.just("Job"), name=st.just("o"), parent=references
+    FleetOwner,
+    uid=st.sampled_from(OWNERS),
+    kind=st.just("Job"),
+    name=st.just("o"),
+    namespace=namespaces,
+    parent=references,
 )
 pods = st.builds(
     FleetPod,
     uid=st.sampled_from(PODS),
     name=st.just("p"),
+    namespace=namespaces,
     node=st.sampled_from(["", *NODES]),
     phase=st.sampled_from(list(Status)),
     owner=references,

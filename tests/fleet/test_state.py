@@ -4,7 +4,7 @@ import pytest
 from gpufleet.fleet.node_view import NodeState
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workloads.listing import Filter, Listing
-from gpufleet.fleet.workloads.lookup import allocated_gpus, controllers, find_workload
+from gpufleet.fleet.workloads.lookup import allocated_gpus, find_workload, training_names
 from gpufleet.fleet.workloads.ownership import KEPT_GONE_PODS
 from gpufleet.model.node import FleetGpu, FleetNode, Health, NodeDevices
 from gpufleet.model.reading import Fault, FaultKind, GpuIdentity, GpuRef, Readings
@@ -56,7 +56,7 @@ def test_a_pod_belongs_to_the_top_of_its_owner_chain(fleet: Fleet) -> None:
 
 def test_an_unknown_owner_is_taken_from_the_reference_of_its_pod(fleet: Fleet) -> None:
     fleet.put_pod(pod("p", owner=OwnerRef("x", "RayJob", "tune", "ray.io/v1")))
-    workload = fleet.workloads()["x"]
+    workload = fleet.workloads()["x@ml"]
     assert (workload.kind, workload.name, workload.namespace) == ("RayJob", "tune", "ml")
 
 
@@ -75,16 +75,8 @@ def test_the_controllers_between_a_workload_and_its_pods_are_found(fleet: Fleet)
     )
     fleet.put_pod(pod("p", owner=REPLICASET))
     fleet.put_pod(pod("bare"))
-    assert controllers(find_workload(fleet, "d").tree) == ["old", "r"]
-    assert controllers(find_workload(fleet, "bare").tree) == []
-
-
-def test_a_cycle_of_owners_is_one_workload(fleet: Fleet) -> None:
-    fleet.put_owner(FleetOwner(uid="x", kind="A", name="x", parent=OwnerRef("y", "B", "y")))
-    fleet.put_owner(FleetOwner(uid="y", kind="B", name="y", parent=OwnerRef("x", "A", "x")))
-    fleet.put_pod(pod("p", owner=OwnerRef("y", "B", "y")))
-    assert list(fleet.workloads()) == ["x"]
-    assert fleet.object_tree("x").children[0].children[0].uid == "p"
+    assert training_names(find_workload(fleet, "d").tree) == ["r@ml", "old", "r"]
+    assert training_names(find_workload(fleet, "bare").tree) == []
 
 
 def test_a_finished_pod_holds_nothing_and_a_waiting_one_neither(fleet: Fleet) -> None:

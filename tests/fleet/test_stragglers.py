@@ -52,7 +52,7 @@ def found(
     watch: StragglerWatch, *times: float, progress: list[RankProgress] | None = None
 ) -> list[tuple[str, int | None, str, int | None]]:
     for now in times:
-        for _ in watch.check_steps(now, {"job": progress or []}):
+        for _ in watch.check_steps(now, {"job@ml": progress or []}):
             pass
     return [(each.pod, each.rank, each.node, each.gpu) for each in watch.stragglers()]
 

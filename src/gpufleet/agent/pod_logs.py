@@ -22,6 +22,7 @@ from prometheus_client.metrics_core import Metric
 
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.training_point import TrainingPoint
+from gpufleet.model.workload import unread_owner
 from gpufleet.runtime.logs import get_logger
 from gpufleet.training.log_patterns import LogPattern
 from gpufleet.training.log_reader import LogReader
@@ -224,8 +225,9 @@ class PodLogs:
 
 
 def _workload(pod: Pod) -> str:
+    """Return the pod's controller with the pod's namespace: only the server knows whether it is its controller."""
     owner = pod.metadata.controller
-    return owner.uid if owner else pod.metadata.uid
+    return unread_owner(owner.uid, pod.metadata.namespace) if owner else pod.metadata.uid
 
 
 def _created(pod: Pod) -> float:

@@ -4,6 +4,9 @@
   gpufleet db check      report whether that is done; exit status 1 if not
   gpufleet db prune      delete data older than its retention (--dry-run: only show it)
   gpufleet db backfill   compute the hours --from … --to … again, from the metric source
+  gpufleet db suspicious-owners
+                         list workloads whose stored rows are in several namespaces: earlier versions counted
+                         pods with forged owners for them; exit status 1 if there are any
 
 The server upgrades the database when it starts. These commands are for deployments that want it as a separate
 step. The database is DATABASE_URL, else the embedded one in --data, even while a server uses it.
@@ -80,12 +83,27 @@ async def _backfill(settings: Settings, arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _suspicious_owners(settings: Settings, _arguments: argparse.Namespace) -> int:
+    from gpufleet.server.wiring.maintenance import suspicious_owners
+
+    found = await suspicious_owners(settings)
+    for owner in found:
+        print(f"{owner.cluster} {owner.uid} {owner.kind} {owner.name}: in {', '.join(owner.namespaces)}")
+    print(
+        "harmless for owners without a namespace; else compare the pods with the namespace of the owner"
+        if found
+        else "no workload has rows in several namespaces"
+    )
+    return 1 if found else 0
+
+
 _Action = Callable[[Settings, argparse.Namespace], Awaitable[int]]
 ACTIONS: dict[str, _Action] = {
     "upgrade": _upgrade,
     "check": _check,
     "prune": _prune,
     "backfill": _backfill,
+    "suspicious-owners": _suspicious_owners,
 }
 """Actions by their name on the command line."""
 

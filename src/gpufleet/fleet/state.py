@@ -115,12 +115,10 @@ class Fleet:
     def put_owner(self, owner: FleetOwner) -> None:
         """Add or replace an owner of pods."""
         before = self.ownership.owners.get(owner.uid)
-        touched = self.ownership.put_owner(owner)
-        self._touch_workloads(touched)
-        if before is None or owner_facts(before) != owner_facts(owner):
-            for root in touched:
-                for pod in self.ownership.live_pods_of(root):
-                    self._periods.update_pod(pod, new=False)
+        self._touch_workloads(self.ownership.put_owner(owner))
+        if before is not None and owner_facts(before) != owner_facts(owner):
+            for pod in self.ownership.live_pods_of(owner.uid):
+                self._periods.update_pod(pod, new=False)
 
     def drop_owner(self, uid: str) -> None:
         """Remove a deleted owner."""
@@ -293,6 +291,10 @@ class Fleet:
     def _touch_workloads(self, uids: set[str]) -> None:
         self.version += 1
         self._dirty_workloads |= uids
+        moved, self.ownership.moved = self.ownership.moved, set()
+        for uid in moved:
+            if not self.ownership.is_gone(uid):
+                self._periods.update_pod(self.ownership.pods[uid], new=False)
 
     def _leave_node(self, pod: FleetPod) -> None:
         pods = self._pods_on.get(pod.node)
@@ -336,7 +338,7 @@ class Fleet:
         before = self._workloads.pop(uid, None)
         pods = self.ownership.pods_of(uid)
         owner = self.ownership.owners.get(uid)
-        if not pods and owner is None:
+        if (not pods and owner is None) or self.ownership.root_of(uid) != uid:
             return
         gone = not self.ownership.exists(uid)
         live = self.ownership.live_pods_of(uid)
@@ -350,5 +352,5 @@ class Fleet:
             else:
                 self._workloads[uid] = after
             self.changes.publish(workload_changes(before, after, self.clock()))
-        if gone:
-            self.ownership.forget(uid)
+        if gone and (touched := self.ownership.forget(uid)):
+            self._touch_workloads(touched)

@@ -1,4 +1,11 @@
-"""Names of the annotations and gates that users, webhook and scheduler exchange on pods, claims and leases."""
+"""Names of the annotations and gates that users, webhook and scheduler exchange on pods, claims and leases.
+
+`kept_annotations` is the list of what is kept of the annotations that users write: they may be large, and
+`kubectl apply` puts the whole manifest into one, with the environment variables.
+"""
+
+import re
+from collections.abc import Collection, Mapping
 
 CLAIM = "gpu.scheduling/claim"
 """On a pod, set by its user: the GpuClaim in the pod's namespace."""
@@ -62,3 +69,40 @@ LEASE_GPU = "gpu.scheduling/gpu"
 
 LEASE_MODEL = "gpu.scheduling/model"
 """On a lease: the GPU's product name."""
+
+MIRROR = "kubernetes.io/config.mirror"
+"""On a static pod, set by its kubelet."""
+
+KAI_FRACTION = "gpu-fraction"
+KAI_MEMORY = "gpu-memory"
+KAI_DEVICES = "gpu-fraction-num-devices"
+"""On pods of the KAI scheduler: the part of a GPU, its memory in MiB, of how many GPUs."""
+
+NV_FRACTION = re.compile(
+    r"nvidia\.com/container\.(.+)\.(gpu-memory\.request|gpu-memory\.limit|gpus\.devices)"
+)
+"""Annotations of NvFractions (`nv_fractions.py`): the name of the container and what they say."""
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+_MAX_BYTES = 256
+_MAX_ALLOCATION = 4096
+"""8 GPUs with 7 MIG instances each have UUIDs of 2.4 KB."""
+
+_READ = {
+    **dict.fromkeys((ALLOCATED, VISIBLE), _MAX_ALLOCATION),
+    **dict.fromkeys((CLAIM, REQUESTED, NUDGE, MAX_RUNTIME, CHECKPOINT_GRACE, EVICT_STRAGGLER, EVICT_AT), _MAX_BYTES),
+    **dict.fromkeys((LWS_SIZE, MIRROR, KAI_FRACTION, KAI_MEMORY, KAI_DEVICES), _MAX_BYTES),
+}
+
+
+def kept_annotations(annotations: Mapping[str, str], more: Collection[str] = ()) -> dict[str, str]:
+    """Return the annotations that gpufleet reads, and those in `more`, which the settings name.
+
+    Values are cut at 256 bytes, lists of GPUs at 4 KiB.
+    """
+    return {
+        key: value.encode()[: _READ.get(key, _MAX_BYTES if key in more else _MAX_ALLOCATION)].decode(errors="ignore")
+        for key, value in annotations.items()
+        if (key in _READ or key in more or NV_FRACTION.fullmatch(key)) and key != LAST_APPLIED
+    }

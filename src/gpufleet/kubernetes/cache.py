@@ -7,13 +7,16 @@ reflector received them. They must return quickly; slow consumers put the change
 their own. If a listener raises, the error is logged and the other listeners still run.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Generic
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from gpufleet.kubernetes.annotations import kept_annotations
 from gpufleet.kubernetes.cache_budget import CacheBudget, memory_of
 from gpufleet.kubernetes.client.resources import T
+from gpufleet.kubernetes.objects import EMPTY
 from gpufleet.runtime.logs import get_logger
 
 _log = get_logger("kube")
@@ -47,8 +50,10 @@ def key_of(item: T) -> Key:
 class Cache(Generic[T]):
     """Objects by namespace and name."""
 
-    def __init__(self, budget: CacheBudget) -> None:
+    def __init__(self, budget: CacheBudget, annotations: Collection[str] = ()) -> None:
+        """Create the cache; `annotations` are kept of users' objects beside those that gpufleet always reads."""
         self._budget = budget
+        self._annotations = annotations
         self._items: dict[Key, T] = {}
         self._listeners: list[Listener[T]] = []
 
@@ -77,6 +82,9 @@ class Cache(Generic[T]):
         """Store objects and return the changes; an object at a known version is no change."""
         changes: list[CacheChange[T]] = []
         for item in items:
+            if item.metadata.annotations and not item.all_annotations:
+                kept = kept_annotations(item.metadata.annotations, self._annotations)
+                force_setattr(item.metadata, "annotations", kept or EMPTY)
             key = key_of(item)
             before = self._items.get(key)
             if before is None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gpufleet.kubernetes.annotations import KAI_FRACTION, KAI_MEMORY
 from gpufleet.kubernetes.nv_fractions import number_of_gpus, nv_fraction
 from gpufleet.kubernetes.objects import ObjectMeta, Pod
 from gpufleet.kubernetes.quantities import parse_count, parse_quantity, pod_request
@@ -38,8 +39,6 @@ HAMI_MEMORY_PERCENT = "nvidia.com/gpumem-percentage"
 HAMI_CORES = "nvidia.com/gpucores"
 _HAMI_REGISTER = "hami.io/node-nvidia-register"
 
-KAI_FRACTION = "gpu-fraction"
-KAI_MEMORY = "gpu-memory"
 KAI_RESERVATIONS = ("kai-resource-reservation", "runai-reservation")
 """Namespaces of the pods with which KAI (before 0.6: Run:ai) keeps GPUs for fractions."""
 

@@ -4,6 +4,8 @@ Kueue makes one Workload for each job in a queue. Its pod sets are copies of the
 conditions tell whether the job is admitted. Versions v1beta1 and v1beta2 have these fields in common.
 """
 
+from typing import ClassVar
+
 from msgspec import field
 
 from gpufleet.kubernetes.objects import Condition, Fields, KubeObject, Pod
@@ -57,6 +59,7 @@ class WorkloadStatus(Fields, frozen=True):
 class KueueWorkload(KubeObject, frozen=True):
     """A job in a queue of Kueue."""
 
+    all_annotations: ClassVar[bool] = False
     spec: WorkloadSpec = field(default_factory=WorkloadSpec)
     status: WorkloadStatus = field(default_factory=WorkloadStatus)
 

@@ -9,20 +9,14 @@
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpufleet.kubernetes.annotations import KAI_DEVICES, NV_FRACTION
 from gpufleet.kubernetes.crds.gpu_claim import MOST_GPUS
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus
 from gpufleet.kubernetes.quantities import parse_count, parse_quantity
 
-NUMBER_OF_GPUS = "gpu-fraction-num-devices"
-"""Annotation of all fractions of KAI."""
-
-_ANNOTATION = re.compile(
-    r"nvidia\.com/container\.(.+)\.(gpu-memory\.request|gpu-memory\.limit|gpus\.devices)"
-)
 _DEVICES = "gpus.devices"
 _LONGEST = 4096
 """Characters of a value that is read: the UUIDs of 64 GPUs have about 2,600."""
@@ -53,7 +47,7 @@ def nv_fraction(annotations: Mapping[str, str]) -> NvFraction | None:
     memory: dict[str, float] = {}
     devices: set[str] = set()
     for key, value in sorted(relevant(annotations).items()):
-        match = _ANNOTATION.fullmatch(key)
+        match = NV_FRACTION.fullmatch(key)
         if match is None:
             continue
         if match[2] == _DEVICES:
@@ -71,12 +65,12 @@ def relevant(annotations: Mapping[str, str]) -> dict[str, str]:
     found = {
         key: value
         for key, value in annotations.items()
-        if len(value) <= _LONGEST and _ANNOTATION.fullmatch(key)
+        if len(value) <= _LONGEST and NV_FRACTION.fullmatch(key)
     }
-    number = annotations.get(NUMBER_OF_GPUS, "")
-    return {**found, NUMBER_OF_GPUS: number[:_LONGEST]} if found and number else found
+    number = annotations.get(KAI_DEVICES, "")
+    return {**found, KAI_DEVICES: number[:_LONGEST]} if found and number else found
 
 
 def number_of_gpus(annotations: Mapping[str, str]) -> int:
     """Return of how many GPUs KAI gives a pod a fraction."""
-    return min(MOST_GPUS, max(1, parse_count(annotations.get(NUMBER_OF_GPUS, ""))))
+    return min(MOST_GPUS, max(1, parse_count(annotations.get(KAI_DEVICES, ""))))

@@ -12,7 +12,7 @@ Types with only some fields of their kind must never be used to replace an objec
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
@@ -61,6 +61,8 @@ class ObjectMeta(Fields, frozen=True):
 class KubeObject(Fields, frozen=True):
     """An object of any kind; only its metadata is read."""
 
+    all_annotations: ClassVar[bool] = True
+    """Whether caches keep all annotations, not only those that gpufleet reads: users write those of pods and owners."""
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
 
 
@@ -289,6 +291,7 @@ class PodStatus(Fields, frozen=True):
 class Pod(KubeObject, frozen=True):
     """A pod."""
 
+    all_annotations: ClassVar[bool] = False
     spec: PodSpec = field(default_factory=PodSpec)
     status: PodStatus = field(default_factory=PodStatus)
 
@@ -320,6 +323,7 @@ class OwnerStatus(Fields, frozen=True):
 class Owner(KubeObject, frozen=True):
     """A workload of any kind (Job, Deployment, PyTorchJob, RayJob, …)."""
 
+    all_annotations: ClassVar[bool] = False
     spec: OwnerSpec = field(default_factory=OwnerSpec)
     status: OwnerStatus = field(default_factory=OwnerStatus)
 
@@ -393,6 +397,7 @@ class PodGroupSpec(Fields, frozen=True):
 class PodGroup(KubeObject, frozen=True):
     """A gang (scheduling.x-k8s.io/v1alpha1)."""
 
+    all_annotations: ClassVar[bool] = False
     spec: PodGroupSpec = field(default_factory=PodGroupSpec)
 
 
@@ -417,6 +422,7 @@ class NativePodGroupSpec(Fields, frozen=True):
 class NativePodGroup(KubeObject, frozen=True):
     """A group of pods (scheduling.k8s.io), which pods name in `spec.schedulingGroup`."""
 
+    all_annotations: ClassVar[bool] = False
     spec: NativePodGroupSpec = field(default_factory=NativePodGroupSpec)
 
 

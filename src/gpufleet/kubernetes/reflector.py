@@ -86,7 +86,7 @@ class Reflector(Generic[T]):
 
         The server may lack an `optional` kind, or serve it only in an `older` version.
         """
-        self.cache: Cache[T] = Cache(client.cache_budget)
+        self.cache: Cache[T] = Cache(client.cache_budget, client.annotations)
         self.resource = resource
         self._versions = (resource, *older)
         self._optional = optional

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from gpufleet.errors import OperationRefused
+from gpufleet.kubernetes.annotations import LAST_APPLIED
 from gpufleet.kubernetes.client.client import KubeClient
 from gpufleet.kubernetes.client.discovery import Discovery
 from gpufleet.kubernetes.client.errors import BadRequest, Forbidden
@@ -20,7 +21,6 @@ from gpufleet.kubernetes.objects import KubeObject
 
 MAX_LOG_BYTES = 1 << 20
 MAX_EVENTS = 200
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class WorkloadEvent(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class WorkloadObjects:
             found: dict[str, Any] = await self._client.read_json(resource.path(namespace, name))
         metadata = found.get("metadata", {})
         metadata.pop("managedFields", None)
-        metadata.get("annotations", {}).pop(_LAST_APPLIED, None)
+        metadata.get("annotations", {}).pop(LAST_APPLIED, None)
         return found
 
     async def events(self, namespace: str, uids: Sequence[str]) -> list[WorkloadEvent]:

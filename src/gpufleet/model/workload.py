@@ -4,9 +4,12 @@ Every source uses these types. A Slurm job is an owner of kind SlurmJob with one
 is a pod of kind Container without an owner.
 """
 
+import re
 from enum import StrEnum
 
 import msgspec
+
+_NO_UID = re.compile(r"[^0-9A-Za-z_.:-]")
 
 JOB_ID = "slurm/job-id"
 """The annotation with the id of a Slurm job, by which Slurm's commands and users name it."""
@@ -34,6 +37,11 @@ class OwnerRef(msgspec.Struct, frozen=True, gc=False):
     kind: str
     name: str
     api_version: str = ""
+
+
+def unread_owner(uid: str, namespace: str) -> str:
+    """Return what stands for an owner that only references in a namespace name: it is unread, deleted or forged."""
+    return f"{_NO_UID.sub('_', uid[:64])}@{namespace}"
 
 
 class QueueState(StrEnum):

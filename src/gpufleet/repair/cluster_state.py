@@ -23,7 +23,14 @@ from gpufleet.kubernetes import (
     Selection,
 )
 from gpufleet.kubernetes.allocation import allocated_gpus
-from gpufleet.kubernetes.annotations import CHECKPOINT_GRACE, CLAIM, EVICT_AT, RELEASE_DRIVER, REPAIR_LABEL
+from gpufleet.kubernetes.annotations import (
+    CHECKPOINT_GRACE,
+    CLAIM,
+    EVICT_AT,
+    MIRROR,
+    RELEASE_DRIVER,
+    REPAIR_LABEL,
+)
 from gpufleet.kubernetes.claimed_gpus import PublishedDevices
 from gpufleet.kubernetes.crds.gpu_node_status import FindingStatus, GpuNodeStatus
 from gpufleet.kubernetes.crds.gpu_repair import GpuRepair, RepairStatus
@@ -35,8 +42,6 @@ from gpufleet.repair.node_marks import is_tainted
 from gpufleet.repair.views import MANAGED_BY, ClusterView, NodeView, PodView, RepairRules
 from gpufleet.scheduler.state.disruption_budgets import DisruptionBudgets
 from gpufleet.scheduler.state.gang_identity import Gang, gang_of, group_label, number
-
-_MIRROR = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True)
@@ -218,7 +223,7 @@ class ClusterState:
             grace=float(number(meta.annotations, CHECKPOINT_GRACE) or 0),
             evict_at=meta.annotations.get(EVICT_AT, ""),
             terminating=meta.deletion_timestamp is not None,
-            permanent=_MIRROR in meta.annotations or (owner is not None and owner.kind == "DaemonSet"),
+            permanent=MIRROR in meta.annotations or (owner is not None and owner.kind == "DaemonSet"),
         )
 
     def _on_repairs(self, changes: Iterable[CacheChange[GpuRepair]]) -> None:

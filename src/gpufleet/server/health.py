@@ -95,6 +95,8 @@ class Lifecycle:
     def __init__(self) -> None:
         self.started = False
         self.stopping = False
+        self.nothing_known: Callable[[], str] = str
+        """Return why there is no data to serve yet; empty once there is."""
         self._callbacks: list[Callable[[], None]] = []
 
     def stop(self) -> None:
@@ -113,7 +115,11 @@ class Lifecycle:
         """Why the server should get no traffic, or None if it is ready."""
         if self.stopping:
             return "the server is shutting down"
-        return None if self.started else "the server is starting"
+        if not self.started:
+            return "the server is starting"
+        return (
+            "nothing was read yet; log in and read /api/healthz to see why" if self.nothing_known() else None
+        )
 
 
 class HealthAnswers:

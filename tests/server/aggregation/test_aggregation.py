@@ -93,7 +93,7 @@ async def test_workloads_come_in_pages_with_all_fields(http: httpx.AsyncClient) 
     page = await get(http, "/workloads/hourly-stats", namespace="ml", start_time=FIRST, end_time=FIRST)
     assert (page["total"], page["page"], page["page_size"], page["total_pages"]) == (1, 1, 20, 1)
     (row,) = page["data"]
-    assert (row["workload_name"], row["workload_type"], row["owner_uid"]) == ("bert", "PyTorchJob", "job")
+    assert (row["workload_name"], row["workload_type"], row["owner_uid"]) == ("bert", "PyTorchJob", "job@ml")
     assert (row["allocated_gpu_count"], row["requested_gpu_count"]) == (3.0, 4.0)
     assert (row["avg_replica_count"], row["max_replica_count"], row["min_replica_count"]) == (1.5, 2, 1)
     assert (row["sample_count"], row["workload_status"]) == (36, "Running")

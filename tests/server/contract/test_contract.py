@@ -280,7 +280,7 @@ def test_an_attack_in_a_parameter_gets_an_error_or_nothing(
     encoded = "&".join(f"{other}={value}" for other, value in values.items() if other != name)
     query = f"{encoded}&{name}=".encode() + quote(ATTACKS[attack], safe="").encode()
     rejected_or_empty(running, request(promise.path.encode() + b"?" + query), before=promise)
-    assert running.queried <= {"job"}
+    assert running.queried <= {"job", "job@ml"}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -293,7 +293,7 @@ def test_an_attack_in_the_path_finds_nothing(running: Running, path: str, attack
     status, head, _ = send(running, raw)
     assert status in (400, 404, 414, 431)
     assert b"x-injected" not in head.lower()
-    assert running.queried <= {"job"}
+    assert running.queried <= {"job", "job@ml"}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -297,3 +297,24 @@ def test_replacing_the_key_revokes_all_tokens(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("secret")
     with pytest.raises(SettingsError, match="at least 32"):
         read_key(tmp_path / "short", make=False)
+
+
+async def test_a_pod_that_forges_its_owner_reports_for_itself_only(
+    guarded: httpx.AsyncClient, cluster: Cluster
+) -> None:
+    cluster.fleet.put_pod(
+        FleetPod(
+            uid="forged",
+            name="forged",
+            namespace="vision",
+            node="idle",
+            gpus=1,
+            owner=OwnerRef("job", "PyTorchJob", "bert"),
+            phase=Status.RUNNING,
+        )
+    )
+    pod = {"authorization": "Bearer pod:forged"}
+    path = "/api/workloads/{}/trainingPerformance"
+    assert (await guarded.post(path.format("job"), json=[row()], headers=pod)).status_code == 403
+    own = await guarded.post(path.format("forged"), json=[row()], headers=pod)
+    assert own.json()["data"] == {"uid": "job@vision", "stored": 1}

@@ -13,7 +13,7 @@ async def test_every_period_of_a_node_is_returned_with_its_gpus(http: httpx.Asyn
     assert found["gpus"] == list(range(8))
     assert not found["truncated"]
     assert periods.keys() == {"mine-0", "mine-half", f"{SECRET}-0", f"{SECRET}-half"}
-    assert (periods["mine-0"]["gpus"], periods["mine-0"]["workloadUid"]) == ([0, 1], "job")
+    assert (periods["mine-0"]["gpus"], periods["mine-0"]["workloadUid"]) == ([0, 1], "job@mine")
     assert (periods["mine-half"]["gpus"], periods["mine-half"]["share"]) == ([4], 0.5)
     assert periods["mine-0"]["start"] == HOUR
     assert {each["team"] for each in found["periods"]} == {"blue", f"{SECRET}-team"}

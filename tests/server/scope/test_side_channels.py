@@ -78,7 +78,9 @@ async def test_a_pod_that_names_a_workload_of_another_namespace_as_its_owner_is_
         assert answer.status_code == 200
         assert SECRET not in answer.text
         assert "GPU-6" not in answer.text
-    assert SECRET in str(await data(http, "/api/workloads/job/hierarchy", "all"))
+    own = cluster[0].fleet.workloads()[f"job@{SECRET}"]
+    assert (own.namespace, own.labels, own.gpus) == (SECRET, {}, 1)
+    assert SECRET not in str(await data(http, "/api/workloads/job/hierarchy", "all"))
 
 
 def failing_routes() -> list[Route]:

@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 from gpufleet.fleet.overview import overview
 from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import Connection, KubeClient
+from gpufleet.kubernetes.annotations import LAST_APPLIED, MAX_RUNTIME
 from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.kubernetes.leases import LeaseHolder, new_lease
 from gpufleet.model.workload import Status
@@ -236,8 +237,9 @@ async def test_a_missing_kind_affects_nothing_else(api: Api, fleet: Fleet) -> No
     await api.node("a")
     owner = {"apiVersion": "nowhere.io/v1", "kind": "Ghost", "name": "g", "uid": "ghost", "controller": True}
     await api.pod("p", "a", 1, owner)
-    await wait_until(lambda: "ghost" in fleet.workloads())
-    assert (fleet.workloads()["ghost"].kind, fleet.workloads()["ghost"].name) == ("Ghost", "g")
+    await wait_until(lambda: "ghost@default" in fleet.workloads())
+    workload = fleet.workloads()["ghost@default"]
+    assert (workload.kind, workload.name) == ("Ghost", "g")
 
 
 async def test_a_claim_determines_the_gpus_of_its_pods_in_any_order(api: Api, fleet: Fleet) -> None:
@@ -337,3 +339,46 @@ async def test_a_report_that_arrives_after_a_pod_with_nvfractions_says_which_gpu
         "/apis/gpu.scheduling/v1/gpunodestatuses/a/status", {"status": {"total": 4, "devices": devices}}
     )
     await wait_until(lambda: pods[uid].held == (2,))
+
+
+async def test_the_first_sync_waits_for_owners_of_kinds_that_pods_refer_to(api: Api) -> None:
+    await api.define("train.io", "Train")
+    await api.node("a")
+    path, owner = "/apis/train.io/v1/namespaces/default/trains", None
+    for name in ("outer", "inner"):
+        meta = {"name": name, "ownerReferences": [owner] if owner else []}
+        body = {"apiVersion": "train.io/v1", "kind": "Train", "metadata": meta}
+        owner = controller(await api.post(path, body), "Train", "train.io/v1")
+    assert owner is not None
+    await api.pod("p", "a", 1, owner)
+    fleet = Fleet("test")
+    async with KubeClient(Connection(api.url, token=api.token)) as client:
+        source = KubernetesSource(client, fleet)
+        task = asyncio.create_task(source.run())
+        await asyncio.wait_for(source.synced(), 10)
+        (workload,) = fleet.workloads().values()
+        task.cancel()
+        await asyncio.wait([task])
+    assert (workload.kind, workload.name) == ("Train", "outer")
+
+
+async def test_the_manifest_of_kubectl_apply_is_not_part_of_a_workload(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    resources = {"limits": {"nvidia.com/gpu": "1"}}
+    notes = {LAST_APPLIED: '{"env": "hunter2"}', "other": "x" * 5000, MAX_RUNTIME: "60"}
+    spec = {"nodeName": "a", "containers": [{"name": "c", "image": "i", "resources": resources}]}
+    await api.post(
+        "/api/v1/namespaces/default/pods", {"metadata": {"name": "p", "annotations": notes}, "spec": spec}
+    )
+    await wait_until(lambda: len(fleet.workloads()) == 1)
+    (workload,) = fleet.workloads().values()
+    assert workload.annotations == {MAX_RUNTIME: "60"}
+
+
+async def test_what_a_reference_contains_is_limited(api: Api, fleet: Fleet) -> None:
+    await api.node("a")
+    forged = {"apiVersion": "v1", "kind": "A\x00B", "name": "n" * 9000, "uid": "u/" * 9000}
+    await api.pod("p", "a", 1, forged | {"controller": True})
+    await wait_until(lambda: len(fleet.workloads()) == 1)
+    (workload,) = fleet.workloads().values()
+    assert (workload.uid, workload.kind, workload.name) == ("u_" * 32 + "@default", "A?B", "n" * 253)

@@ -165,7 +165,7 @@ def gpus_of(views: Views, pod: FleetPod) -> tuple[int, ...]:
 
 def owner_facts(owner: FleetOwner) -> tuple[object, ...]:
     """Return what allocation periods record of an owner."""
-    return (owner.parent, owner.name, owner.labels, owner.annotations)
+    return (owner.name, owner.labels, owner.annotations)
 
 
 def affects_periods(before: NodeView | None, after: NodeView) -> bool:

@@ -1,5 +1,6 @@
 """The objects of a workload as a tree: what controls what, down to the pods."""
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,16 +17,9 @@ class ObjectTree(NamedTuple):
     children: tuple["ObjectTree", ...]
 
 
-def object_tree(ownership: Ownership, uid: str, above: frozenset[str] = frozenset()) -> ObjectTree:
-    """Return an object with everything it controls, ordered by kind and name.
-
-    Objects in `above` are left out, so that a cycle of references ends.
-    """
-    children = [
-        object_tree(ownership, child, above | {uid})
-        for child in ownership.children_of(uid)
-        if child not in above and child != uid
-    ]
+def object_tree(ownership: Ownership, uid: str) -> ObjectTree:
+    """Return an object with everything it controls, ordered by kind and name; `MAX_DEPTH` levels at most."""
+    children = [object_tree(ownership, child) for child in ownership.children_of(uid)]
     ordered = tuple(sorted(children, key=lambda tree: (tree.kind, tree.name, tree.uid)))
     found = ownership.pods.get(uid) or ownership.owners.get(uid)
     if found is not None:
@@ -37,15 +31,19 @@ def object_tree(ownership: Ownership, uid: str, above: frozenset[str] = frozense
     return ObjectTree(uid, reference.kind, reference.name, namespace, ordered)
 
 
+def objects_of(tree: ObjectTree) -> Iterator[ObjectTree]:
+    """Yield the top of the tree and all objects below it."""
+    waiting = [tree]
+    while waiting:
+        yield (found := waiting.pop())
+        waiting += reversed(found.children)
+
+
 def uids_below(tree: ObjectTree) -> Iterator[str]:
     """Yield the uids of all objects below the top of the tree."""
-    for child in tree.children:
-        yield child.uid
-        yield from uids_below(child)
+    return (found.uid for found in itertools.islice(objects_of(tree), 1, None))
 
 
 def subtree(tree: ObjectTree, uid: str) -> ObjectTree | None:
     """Return the part of the tree whose top is the object with that uid, if it is in the tree."""
-    if tree.uid == uid:
-        return tree
-    return next((found for child in tree.children if (found := subtree(child, uid)) is not None), None)
+    return next((found for found in objects_of(tree) if found.uid == uid), None)

@@ -8,12 +8,12 @@ import msgspec
 from gpufleet.errors import NotFound
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workloads.archive import WorkloadRecord
-from gpufleet.fleet.workloads.hierarchy import ObjectTree, subtree, uids_below
+from gpufleet.fleet.workloads.hierarchy import ObjectTree, objects_of, subtree, uids_below
 from gpufleet.fleet.workloads.summary import Workload, summarise
 from gpufleet.model.namespaces import Namespaces, is_visible
 from gpufleet.model.periods import AllocationPeriod
 from gpufleet.model.reading import GpuRef
-from gpufleet.model.workload import FleetPod, OwnerRef
+from gpufleet.model.workload import FleetPod, OwnerRef, unread_owner
 
 
 class AllocatedGpu(NamedTuple):
@@ -86,10 +86,18 @@ def _ended_object_below(fleet: Fleet, uid: str) -> WorkloadRecord | None:
     return WorkloadRecord(workload, tree, fleet.gpu_models(workload.counted))
 
 
-def controllers(tree: ObjectTree) -> list[str]:
-    """Return the uids of the objects between a workload and its pods, such as ReplicaSets."""
-    found = [child for child in tree.children if child.kind != "Pod"]
-    return [uid for child in found for uid in (child.uid, *controllers(child))]
+def training_names(tree: ObjectTree) -> list[str]:
+    """Return the names under which agents report the numbers of a workload's pods, by their logs.
+
+    An agent cannot tell whether the controller that a pod names is its own, so it adds the pod's namespace.
+    """
+    names: dict[str, None] = {}
+    for found in objects_of(tree):
+        for pod in (child for child in found.children if child.kind == "Pod"):
+            names[unread_owner(found.uid.partition("@")[0], pod.namespace)] = None
+    names |= dict.fromkeys(found.uid for found in objects_of(tree) if found.kind != "Pod")
+    names.pop(tree.uid, None)
+    return list(names)
 
 
 def workload_uid(fleet: Fleet, name: str, namespaces: Namespaces = None) -> str:

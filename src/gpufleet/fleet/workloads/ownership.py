@@ -1,20 +1,37 @@
 """Owners and pods by uid, and the chains of controller references between them.
 
-A workload is the top of a chain. Any link may be missing (no permission to read its kind, deleted
-before its pods); then the reference to it is used instead.
+A workload is the top of a chain. Users write references, so one counts only if its owner is known with that
+uid, kind and name, in the namespace of the object or outside namespaces. Otherwise (no permission to read
+its kind, deleted before this process started, forged) the reference is a workload of its own, `UID@NAMESPACE`:
+objects of one unread owner in one namespace stay together, and nothing of another namespace is shown with them.
+
+An object more than `MAX_DEPTH` levels below the top is a workload of its own, so that a chain of any
+length, or a cycle, costs a few lookups for each change.
 
 A deleted object is kept as `gone` while other objects of its workload exist. Otherwise the last pods
 of a ReplicaSet that was garbage-collected first would look like workloads of their own. A deleted
 object with nothing below it is removed immediately: a CronJob lives for years while its Jobs come
-and go. Cycles, which Kubernetes does not forbid, end at the smallest uid of the cycle.
+and go.
 """
+
+from collections.abc import Iterator
 
 import msgspec
 
-from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, QueueEntry
+from gpufleet.model.workload import FleetOwner, FleetPod, OwnerRef, QueueEntry, unread_owner
+from gpufleet.runtime.logs import get_logger
 
 KEPT_GONE_PODS = 200
 """Deleted pods kept per existing workload; older ones are only in the store."""
+
+MAX_DEPTH = 10
+"""Levels of references that are followed. The deepest in use have five: a CronWorkflow, its Workflow, a RayJob, its
+RayCluster, a pod."""
+
+_MAX_LOGGED = 100
+"""Namespaces with a chain that is too long, of which one is logged each."""
+
+_log = get_logger("fleet")
 
 
 class Ownership:
@@ -26,13 +43,21 @@ class Ownership:
     def __init__(self) -> None:
         self.pods: dict[str, FleetPod] = {}
         self.owners: dict[str, FleetOwner] = {}
+        self.moved: set[str] = set()
+        """Pods that came to another workload by changes of other objects; whoever uses it clears it."""
         self._gone: dict[str, None] = {}
+        self._parent: dict[str, str] = {}
+        """The key of the owner of each object with a reference: its uid, or that of an unread owner."""
         self._children: dict[str, dict[str, None]] = {}
+        """By the key of their owner."""
+        self._referring: dict[str, dict[str, None]] = {}
+        """By the uid in their reference, whether or not it counts."""
         self._members: dict[str, dict[str, None]] = {}
         self._root: dict[str, str] = {}
         self._uids_by_name: dict[tuple[str, str], str] = {}
         self._queued: set[str] = set()
         """The uids of queue entries, which tell about a workload and are no part of what exists of it."""
+        self._logged: set[str] = set()
 
     def put_owner(self, owner: FleetOwner) -> set[str]:
         """Add or replace an owner."""
@@ -41,11 +66,7 @@ class Ownership:
         self._gone.pop(owner.uid, None)
         if owner.queued is not None:
             self._queued.add(owner.uid)
-        touched = {self.root_of(owner.uid)}
-        if before is None or before.parent != owner.parent:
-            self._link(owner.uid, before.parent if before else None, owner.parent)
-            touched |= self._reassign_pods(owner.uid)
-        return touched
+        return self._relink(before, owner) | {self.root_of(owner.uid)}
 
     def put_pod(self, pod: FleetPod) -> set[str]:
         """Add or replace a pod."""
@@ -55,19 +76,16 @@ class Ownership:
         if before is not None and _name(before) != _name(pod):
             self._unname(before)
         self._uids_by_name[_name(pod)] = pod.uid
-        if before is None or before.owner != pod.owner:
-            self._link(pod.uid, before.owner if before else None, pod.owner)
-            return self._reassign_pods(pod.uid)
-        return {self._root[pod.uid]}
+        touched = self._relink(before, pod)
+        self.moved.discard(pod.uid)
+        return touched | {self._root[pod.uid]}
 
     def drop_owner(self, uid: str) -> set[str]:
         """Mark a deleted owner as gone."""
         if uid not in self.owners:
             return set()
         self._gone[uid] = None
-        root = self.root_of(uid)
-        self._prune(uid)
-        return {root}
+        return {self.root_of(uid), *self._prune(uid)}
 
     def drop_pod(self, uid: str, at: float) -> set[str]:
         """Mark a deleted pod as gone. It ended at `at`, unless it had ended before."""
@@ -79,8 +97,7 @@ class Ownership:
         self._gone[uid] = None
         self._unname(pod)
         root = self._root[uid]
-        self._forget_oldest(root)
-        return {root}
+        return {root, *self._forget_oldest(root)}
 
     def uid_of(self, namespace: str, name: str) -> str | None:
         """Return the pod of that name, if it exists."""
@@ -94,21 +111,9 @@ class Ownership:
         """Return whether the object was deleted."""
         return uid in self._gone
 
-    def parent_of(self, uid: str) -> OwnerRef | None:
-        """Return the controller that the object refers to."""
-        if pod := self.pods.get(uid):
-            return pod.owner
-        owner = self.owners.get(uid)
-        return owner.parent if owner else None
-
     def root_of(self, uid: str) -> str:
         """Return the uid of the workload that the object belongs to."""
-        seen = [uid]
-        while (ref := self.parent_of(seen[-1])) is not None:
-            if ref.uid in seen:
-                return min(seen[seen.index(ref.uid) :])
-            seen.append(ref.uid)
-        return seen[-1]
+        return self._top(uid)[0]
 
     def pods_of(self, root: str) -> list[FleetPod]:
         """Return the pods of a workload, including deleted ones that are kept."""
@@ -119,7 +124,9 @@ class Ownership:
         return [self.pods[uid] for uid in self._members.get(root, ()) if uid not in self._gone]
 
     def children_of(self, uid: str) -> list[str]:
-        """Return the uids of the objects whose controller this is."""
+        """Return the uids of the objects of the same workload whose controller this is."""
+        if self._top(uid)[1] == MAX_DEPTH:
+            return []
         return list(self._children.get(uid, ()))
 
     def queue_entry_of(self, root: str) -> QueueEntry | None:
@@ -135,10 +142,8 @@ class Ownership:
 
     def reference_to(self, uid: str) -> OwnerRef | None:
         """Return the reference of a child to an owner that is not known itself."""
-        for child in self._children.get(uid, ()):
-            if (ref := self.parent_of(child)) is not None:
-                return ref
-        return None
+        child = next(iter(self._children.get(uid, ())), None)
+        return None if child is None else self._reference(child)
 
     def exists(self, root: str) -> bool:
         """Return whether any object of the workload still exists."""
@@ -148,45 +153,107 @@ class Ownership:
             if (uid in self.owners and uid not in self._queued) or uid in self.pods
         )
 
-    def forget(self, root: str) -> None:
+    def forget(self, root: str) -> set[str]:
         """Remove a workload with everything below it."""
-        for uid in self._tree(root):
-            self._remove(uid)
+        touched = {each for uid in reversed(list(self._tree(root))) for each in self._remove(uid)}
         self._members.pop(root, None)
+        return touched - {root}
 
-    def _tree(self, root: str) -> list[str]:
-        found, stack = {root: None}, [root]
-        while stack:
-            for child in self._children.get(stack.pop(), ()):
-                if child not in found:
-                    found[child] = None
-                    stack.append(child)
-        return list(found)
+    def _reference(self, uid: str) -> OwnerRef | None:
+        return _reference(self.pods.get(uid) or self.owners.get(uid))
 
-    def _link(self, uid: str, old: OwnerRef | None, new: OwnerRef | None) -> None:
-        if old is not None and (siblings := self._children.get(old.uid)) is not None:
-            siblings.pop(uid, None)
-            if not siblings:
-                del self._children[old.uid]
-        if new is not None:
-            self._children.setdefault(new.uid, {})[uid] = None
+    def _top(self, uid: str) -> tuple[str, int]:
+        """Return the workload of an object, and how many levels the object is below it."""
+        top = uid
+        for depth in range(MAX_DEPTH + 1):
+            above = self._parent.get(top)
+            if above is None:
+                return top, depth
+            top = above
+        return uid, MAX_DEPTH
+
+    def _tree(self, uid: str) -> Iterator[str]:
+        """Yield the uid of an object, and then of all objects of its workload below it."""
+        level = [uid]
+        for _ in range(self._top(uid)[1], MAX_DEPTH + 1):
+            yield from level
+            level = [child for each in level for child in self._children.get(each, ())]
+
+    def _relink(self, before: FleetOwner | FleetPod | None, now: FleetOwner | FleetPod) -> set[str]:
+        """Link an object to its owner, and what refers to it to the object; return the affected workloads."""
+        uid, old, new = now.uid, _reference(before), _reference(now)
+        same = before is not None and _identity(before) == _identity(now)
+        touched = self._link(uid, old, new) if not same or old != new else set()
+        if not same:
+            for child in list(self._referring.get(uid, ())):
+                if self._key(child) != self._parent.get(child):
+                    reference = self._reference(child)
+                    touched |= self._link(child, reference, reference)
+        return touched
+
+    def _key(self, uid: str) -> str | None:
+        """Return the key of an object's owner: its uid if the reference counts."""
+        reference = self._reference(uid)
+        if reference is None:
+            return None
+        child = self.pods.get(uid) or self.owners[uid]
+        owner = self.owners.get(reference.uid) or self.pods.get(reference.uid)
+        if owner is not None and _counts(reference, child, owner):
+            return owner.uid
+        return unread_owner(reference.uid, child.namespace)
+
+    def _link(self, uid: str, old: OwnerRef | None, new: OwnerRef | None) -> set[str]:
+        """Move an object to its owner; return the workloads that lose or get pods."""
+        self._unlink(uid, old)
+        if new is not None and (key := self._key(uid)) is not None:
+            self._parent[uid] = key
+            self._children.setdefault(key, {})[uid] = None
+            self._referring.setdefault(new.uid, {})[uid] = None
+        return self._reassign_pods(uid)
+
+    def _unlink(self, uid: str, reference: OwnerRef | None) -> None:
+        key = self._parent.pop(uid, None)
+        for index, at in ((self._children, key), (self._referring, reference.uid if reference else None)):
+            if at is not None and (siblings := index.get(at)) is not None:
+                siblings.pop(uid, None)
+                if not siblings:
+                    del index[at]
 
     def _reassign_pods(self, uid: str) -> set[str]:
-        """Recompute the workload of every pod below `uid`."""
-        touched = set()
-        for below in self._tree(uid):
-            if below not in self.pods:
-                continue
-            old, new = self._root.get(below), self.root_of(below)
-            touched.add(new)
-            if old == new:
-                continue
-            if old is not None:
-                touched.add(old)
-                self._leave(old, below)
-            self._root[below] = new
-            self._members.setdefault(new, {})[below] = None
+        """Recompute the workload of every pod below `uid`. What is deeper than `MAX_DEPTH` is not affected."""
+        touched: set[str] = set()
+        top, depth = self._top(uid)
+        level = [uid]
+        for below in range(MAX_DEPTH + 1):
+            for each in level:
+                cut = depth + below > MAX_DEPTH or (top == uid and uid in self._parent)
+                touched |= self._assign(each, each if cut else top)
+                if cut:
+                    self._log_cut(each)
+            level = [child for each in level for child in self._children.get(each, ()) if child != uid]
         return touched
+
+    def _assign(self, pod: str, root: str) -> set[str]:
+        if pod not in self.pods:
+            return set()
+        old = self._root.get(pod)
+        if old == root:
+            return {root}
+        if old is not None:
+            self._leave(old, pod)
+            self.moved.add(pod)
+        self._root[pod] = root
+        self._members.setdefault(root, {})[pod] = None
+        return {root} if old is None else {old, root}
+
+    def _log_cut(self, uid: str) -> None:
+        found = self.pods.get(uid) or self.owners.get(uid)
+        if found is None or found.namespace in self._logged or len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add(found.namespace)
+        _log.warning(
+            "owner_chain_cut", namespace=found.namespace, kind=found.kind, name=found.name, levels=MAX_DEPTH
+        )
 
     def _leave(self, root: str, pod: str) -> None:
         members = self._members.get(root)
@@ -195,32 +262,43 @@ class Ownership:
             if not members:
                 del self._members[root]
 
-    def _forget_oldest(self, root: str) -> None:
+    def _forget_oldest(self, root: str) -> set[str]:
         gone = [uid for uid in self._members[root] if uid in self._gone]
+        touched: set[str] = set()
         for uid in gone[:-KEPT_GONE_PODS]:
-            above = self.parent_of(uid)
-            self._remove(uid)
-            if above is not None:
-                self._prune(above.uid)
+            if uid not in self._children:
+                above = self._parent.get(uid)
+                touched |= self._remove(uid)
+                if above is not None:
+                    touched |= self._prune(above)
+        return touched
 
-    def _prune(self, uid: str) -> None:
+    def _prune(self, uid: str) -> set[str]:
         """Remove a deleted owner without children, and deleted owners above it that lose their last child.
 
         The top of a chain stays until its workload is forgotten.
         """
-        while uid in self._gone and uid not in self._children and (above := self.parent_of(uid)) is not None:
-            self._remove(uid)
-            uid = above.uid
+        touched: set[str] = set()
+        while uid in self._gone and uid not in self._children and (above := self._parent.get(uid)):
+            touched |= self._remove(uid)
+            uid = above
+        return touched
 
-    def _remove(self, uid: str) -> None:
-        ref = self.parent_of(uid)
-        self._link(uid, ref, None)
+    def _remove(self, uid: str) -> set[str]:
+        """Remove an object; what referred to it refers to an unread owner then."""
+        self._unlink(uid, self._reference(uid))
         if (pod := self.pods.pop(uid, None)) is not None:
             self._unname(pod)
             self._leave(self._root.pop(uid), uid)
         self.owners.pop(uid, None)
+        self.moved.discard(uid)
         self._queued.discard(uid)
         self._gone.pop(uid, None)
+        touched: set[str] = set()
+        for child in list(self._children.get(uid, ())):
+            reference = self._reference(child)
+            touched |= self._link(child, reference, reference)
+        return touched
 
     def _unname(self, pod: FleetPod) -> None:
         if self._uids_by_name.get(_name(pod)) == pod.uid:
@@ -229,6 +307,21 @@ class Ownership:
 
 def _moment(entry: tuple[float, QueueEntry]) -> float:
     return entry[0]
+
+
+def _identity(found: FleetOwner | FleetPod) -> tuple[str, str, str]:
+    return found.kind, found.name, found.namespace
+
+
+def _counts(reference: OwnerRef, child: FleetOwner | FleetPod, owner: FleetOwner | FleetPod) -> bool:
+    if child.source != "k8s":  # users write references in Kubernetes only
+        return owner.source == child.source
+    named = (owner.source, owner.kind, owner.name) == ("k8s", reference.kind, reference.name)
+    return named and owner.namespace in (child.namespace, "")
+
+
+def _reference(found: FleetOwner | FleetPod | None) -> OwnerRef | None:
+    return found.owner if isinstance(found, FleetPod) else found.parent if found is not None else None
 
 
 def _name(pod: FleetPod) -> tuple[str, str]:

@@ -9,7 +9,7 @@ everything received since the last step as one batch, so a burst of events costs
 event loop per network read, not one per event.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self
@@ -78,7 +78,9 @@ class KubeClient:
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         max_objects: int = MAX_OBJECTS,
         max_cache_bytes: int = MAX_CACHE_BYTES,
+        annotations: Collection[str] = (),
     ) -> None:
+        """Create the client; `annotations` of users' objects are cached beside those that gpufleet always reads."""
         self.timing = timing
         self.connection = connection
         self.field_manager = field_manager
@@ -87,6 +89,7 @@ class KubeClient:
         self._max_response_bytes = max_response_bytes
         self.max_objects = max_objects
         self.cache_budget = CacheBudget(max_cache_bytes)
+        self.annotations = frozenset(annotations)
         self._transport = Transport(
             connection,
             limiter=RateLimiter(requests_per_second, burst, timing),
@@ -97,7 +100,7 @@ class KubeClient:
         )
 
     @classmethod
-    def from_settings(cls, settings: KubernetesSettings) -> Self:
+    def from_settings(cls, settings: KubernetesSettings, annotations: Collection[str] = ()) -> Self:
         """Create a client from the settings."""
         return cls(
             connection_from_settings(settings),
@@ -107,6 +110,7 @@ class KubeClient:
             max_response_bytes=settings.max_response_bytes,
             max_objects=settings.max_objects,
             max_cache_bytes=settings.max_cache_bytes,
+            annotations=annotations,
         )
 
     def clone(self, *, requests_per_second: float = 10.0, burst: int = 20) -> "KubeClient":
@@ -125,6 +129,7 @@ class KubeClient:
             max_response_bytes=self._max_response_bytes,
             max_objects=self.max_objects,
             max_cache_bytes=self.cache_budget.max_bytes,
+            annotations=self.annotations,
         )
 
     async def __aenter__(self) -> Self:

@@ -21,11 +21,18 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.metric_nodes import MetricNodes
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workloads.listing import Listing
+from gpufleet.fleet.workloads.teams import TEAM_KEYS, USER_KEYS
 from gpufleet.kubernetes import NODES, PODS, KubeClient
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.runtime.background import Background
 from gpufleet.runtime.logs import get_logger
-from gpufleet.runtime.settings import KubernetesSettings, MetricsSettings, Settings
+from gpufleet.runtime.settings import (
+    AccountingSettings,
+    KubernetesSettings,
+    MetricsSettings,
+    ReportSettings,
+    Settings,
+)
 from gpufleet.server.wiring.components import Components
 from gpufleet.server.wiring.polled_sources import (
     NAMES,
@@ -82,6 +89,7 @@ async def open_clusters(components: Components) -> None:
         },
         "readings": lambda: {each.name: len(each.fleet.gpu_columns.readings) for each in components.clusters},
     }
+    components.lifecycle.nothing_known = partial(_nothing_known, components.clusters)
     await asyncio.gather(*(_first_sync(each) for each in opened))
 
 
@@ -100,7 +108,7 @@ async def _open(name: str, settings: Settings, components: Components) -> OpenCl
     kubernetes = scraper = None
     # A cluster with other sources uses Kubernetes only if its settings say so.
     if has_kubernetes(kube, {} if polled else os.environ):
-        client = await exit_stack.enter_async_context(KubeClient.from_settings(kube))
+        client = await exit_stack.enter_async_context(KubeClient.from_settings(kube, _annotations(settings)))
         kubernetes = components.kubernetes_sources[name] = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
@@ -125,6 +133,13 @@ async def _open(name: str, settings: Settings, components: Components) -> OpenCl
         metric_nodes=MetricNodes(fleet) if only_metrics else None,
     )
     return OpenCluster(cluster, kubernetes, polled, scraper)
+
+
+def _annotations(settings: Settings) -> frozenset[str]:
+    """Return the annotations that the settings, the teams and the users are read from."""
+    grouped = settings[ReportSettings].group_by
+    named = {grouped.removeprefix("annotation:")} if grouped.startswith("annotation:") else set()
+    return frozenset((*TEAM_KEYS, *USER_KEYS, *settings[AccountingSettings].annotation_keys, *named))
 
 
 def has_kubernetes(settings: KubernetesSettings, environ: Mapping[str, str]) -> bool:
@@ -189,6 +204,14 @@ async def _first_sync(opened: OpenCluster) -> None:
     # In steps here, because the first request would do it in one.
     for _ in opened.cluster.fleet.refresh_steps():
         await asyncio.sleep(0)
+
+
+def _nothing_known(clusters: Clusters) -> str:
+    """Return why no cluster is synced yet; empty once one is. The others answer requests with the reason."""
+    reasons = [
+        f"cluster {each.name}: {each.unsynced_reason()}" for each in clusters if each.unsynced_reason()
+    ]
+    return "; ".join(reasons) if len(reasons) == len(list(clusters)) else ""
 
 
 def _unsynced_reason(kubernetes: KubernetesSource | None, polled: Sequence[PolledSource]) -> str:

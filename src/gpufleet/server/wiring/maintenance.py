@@ -17,6 +17,7 @@ from gpufleet.store.postgres.database import open_database
 from gpufleet.store.postgres.migrate import check
 from gpufleet.store.prune import Expired, find_expired, prune_accounting
 from gpufleet.store.store import open_server
+from gpufleet.store.suspicious_owners import SuspiciousOwner, find_suspicious_owners
 
 
 class BackfilledHour(NamedTuple):
@@ -32,6 +33,12 @@ async def prune(settings: Settings, *, dry_run: bool) -> Sequence[Expired]:
     async with _open_existing_store(settings[StoreSettings]) as store:
         act = find_expired if dry_run else prune_accounting
         return await act(store, retention_settings(settings), time.time())
+
+
+async def suspicious_owners(settings: Settings) -> Sequence[SuspiciousOwner]:
+    """Return the workloads whose stored rows are in several namespaces."""
+    async with _open_existing_store(settings[StoreSettings]) as store:
+        return await find_suspicious_owners(store.database)
 
 
 async def backfill(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpufleet.errors import GpufleetError
 from gpufleet.fleet.state import Fleet
 from gpufleet.kubernetes import CacheChange, Discovery, KubeClient, Reflector, Resource, WatchTimings
-from gpufleet.kubernetes.annotations import CLAIM
+from gpufleet.kubernetes.annotations import CLAIM, kept_annotations
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.gpu_requests import gpu_request
 from gpufleet.kubernetes.kueue import GROUP, KIND, QUEUE_NAME, VERSIONS, KueueWorkload, PodSet
@@ -115,7 +115,7 @@ class KueueWorkloads:
                 api_version=self.reflector.resource.api_version,
                 parent=owner_ref(meta),
                 labels=dict(meta.labels),
-                annotations=dict(meta.annotations),
+                annotations=kept_annotations(meta.annotations, self._client.annotations),
                 created=_age(workload),
                 queued=queue_entry(workload, self._claim),
             )

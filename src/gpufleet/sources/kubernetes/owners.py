@@ -6,8 +6,9 @@ of kinds: a `Complete`/`Succeeded` or `Failed` condition (Job, the Kubeflow jobs
 DaemonSet, LeaderWorkerSet). The status of all other owners follows from their pods.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from gpufleet.kubernetes.annotations import kept_annotations
 from gpufleet.kubernetes.objects import Owner
 from gpufleet.model.workload import FleetOwner, Status
 from gpufleet.sources.kubernetes.pods import owner_ref
@@ -25,8 +26,8 @@ _PHASES: Mapping[str, Status] = {
 _WITH_REPLICAS = {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "LeaderWorkerSet"}
 
 
-def owner_from(owner: Owner, kind: str, api_version: str) -> FleetOwner:
-    """Convert an owner."""
+def owner_from(owner: Owner, kind: str, api_version: str, annotations: Collection[str] = ()) -> FleetOwner:
+    """Convert an owner; `annotations` are kept beside those that gpufleet always reads."""
     meta = owner.metadata
     status = status_of(owner, kind)
     return FleetOwner(
@@ -37,7 +38,7 @@ def owner_from(owner: Owner, kind: str, api_version: str) -> FleetOwner:
         api_version=api_version,
         parent=owner_ref(meta),
         labels=dict(meta.labels),
-        annotations={k: v for k, v in meta.annotations.items() if not k.startswith("kubectl.kubernetes.io/")},
+        annotations=kept_annotations(meta.annotations, annotations),
         created=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
         ended=_ended(owner) if status is not None and status.ended else 0.0,
         status=status,

@@ -1,10 +1,10 @@
 """Convert Kubernetes pods to the types of the fleet: requested and allocated GPUs, node, start and end."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from gpufleet.kubernetes.annotations import CLAIM, MAX_RUNTIME
+from gpufleet.kubernetes.annotations import CLAIM, MAX_RUNTIME, kept_annotations
 from gpufleet.kubernetes.crds.gpu_claim import GpuClaim
 from gpufleet.kubernetes.crds.gpu_node_status import DeviceStatus
 from gpufleet.kubernetes.gpu_requests import GpuRequest, Sharing, counted_request
@@ -20,6 +20,9 @@ from gpufleet.sources.kubernetes.claimed_gpus import (
     leased_request,
 )
 from gpufleet.sources.kubernetes.dynamic_resources import HeldDevice
+
+_MAX_NAME = 253
+"""The longest name of an object."""
 
 _INTERRUPTED = "DisruptionTarget"
 """The condition of pods that the control plane or the kubelet ends: eviction, preemption, a lost node."""
@@ -42,10 +45,12 @@ def pod_from(
     leases: PodLeases = PodLeases(),  # noqa: B008  (immutable)
     dynamic: tuple[HeldDevice, ...] = (),
     devices: Sequence[DeviceStatus] = (),
+    annotations: Collection[str] = (),
 ) -> FleetPod:
     """Convert a pod with its claim, its leases, how its node shares GPUs, and the GPUs of its ResourceClaims.
 
-    `devices` are the GPUs of its node, of which KAI may name some.
+    `devices` are the GPUs of its node, of which KAI may name some. `annotations` are kept beside those that gpufleet
+    always reads.
     """
     meta = pod.metadata
     request = _request(pod, claim, sharing, leases, dynamic)
@@ -65,7 +70,7 @@ def pod_from(
         phase=phase,
         owner=owner_ref(meta),
         labels=dict(meta.labels),
-        annotations=dict(meta.annotations),
+        annotations=kept_annotations(meta.annotations, annotations),
         gpus=request.gpus,
         share=request.share,
         held=held[: request.gpus],
@@ -98,11 +103,15 @@ def _max_runtime(pod: Pod) -> float:
 
 
 def owner_ref(meta: ObjectMeta) -> OwnerRef | None:
-    """Return the controller of an object."""
+    """Return the controller of an object. The API server does not check what a reference contains."""
     controller = meta.controller
     if controller is None:
         return None
-    return OwnerRef(controller.uid, controller.kind, controller.name, controller.api_version)
+    named = (controller.uid, controller.kind, controller.name, controller.api_version)
+    uid, kind, name, api_version = (
+        "".join(each if each.isprintable() else "?" for each in text[:_MAX_NAME]) for text in named
+    )
+    return OwnerRef(uid, kind, name, api_version)
 
 
 def _request(

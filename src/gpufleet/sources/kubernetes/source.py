@@ -72,6 +72,8 @@ COMMON_OWNERS = tuple(
 )
 RETRY_KIND = 60.0
 """Seconds until discovery of a kind is retried."""
+LIST_ATTEMPTS = 5
+"""Lists of a kind that may fail before its objects count as unread; that takes some seconds."""
 MAX_KINDS = 64
 """Owner kinds to watch, so that users cannot make the server open watches without limit."""
 
@@ -226,10 +228,21 @@ class KubernetesSource:
     async def _await_sync(self) -> None:
         for reflector in (self.nodes, self.pods):
             await reflector.synced()
-        reflectors = [*self._fixed(), *self._owners.values()]
-        while not all(r.state.synced or r.state.error for r in reflectors):  # noqa: ASYNC110  (errors set no event)
+        while not self._owners_read():  # noqa: ASYNC110  (errors set no event)
             await asyncio.sleep(0.05)
         self._synced.set()
+
+    def _owners_read(self) -> bool:
+        """Return whether every kind that pods and owners refer to has been listed or cannot be.
+
+        Accounting starts then: work whose owner is still to be read would get another identity.
+        """
+        discovered = self._owners.keys() | self._problems.keys()
+        states = (reflector.state for reflector in (*self._fixed(), *self._owners.values()))
+        return self._referenced <= discovered and all(
+            state.synced or state.forbidden or (state.error and not 0 < state.failures < LIST_ATTEMPTS)
+            for state in states
+        )
 
     # Owners
 
@@ -252,7 +265,9 @@ class KubernetesSource:
         if change.after is not None:
             self._add_reference(change.after.metadata.controller)
             self.kueue.notice(change.after.metadata.labels)
-            self._fleet.put_owner(owner_from(change.after, resource.kind, resource.api_version))
+            self._fleet.put_owner(
+                owner_from(change.after, resource.kind, resource.api_version, self._client.annotations)
+            )
 
     def _add_reference(self, owner: OwnerReference | None) -> None:
         """Request discovery of a new owner kind.
@@ -385,7 +400,8 @@ class KubernetesSource:
         node = self.nodes.cache.get(pod.spec.node_name) if pod.spec.node_name else None
         leases = self._leases_of(pod) if name else PodLeases()
         devices = self._dynamic.devices_of(pod.spec.node_name)
-        converted = pod_from(pod, claim, _sharing(node), leases, self._dynamic.held_by(pod), devices)
+        kept = self._client.annotations
+        converted = pod_from(pod, claim, _sharing(node), leases, self._dynamic.held_by(pod), devices, kept)
         if converted.phase.ended and not converted.ended:
             converted = msgspec.structs.replace(converted, ended=self._observed_end(converted))
         self._fleet.put_pod(converted)

@@ -18,9 +18,9 @@ from gpufleet.fleet.clusters import Cluster, Clusters
 from gpufleet.fleet.workloads.lookup import (
     AllocatedGpu,
     allocated_gpus,
-    controllers,
     ended_without_gpus,
     find_workload,
+    training_names,
 )
 from gpufleet.fleet.workloads.summary import Workload
 from gpufleet.model.metric_source import check_span
@@ -103,7 +103,7 @@ def workload_metric_routes(
         held = await _held(cluster, workload, allocation_periods)
         several = len({pod.node for pod in workload.counted}) > 1
         training = await cluster.metrics.training(
-            uid, query.start - MODEL_SIZE_LOOKBACK, query.end, controllers(tree)
+            uid, query.start - MODEL_SIZE_LOOKBACK, query.end, training_names(tree)
         )
         utilization = await held_series(cluster, held, several, Quantity.UTILIZATION, query, 100)
         memory = await held_series(cluster, held, several, Quantity.MEMORY_UTILIZATION, query, 100)
@@ -133,7 +133,7 @@ def workload_metric_routes(
         cluster = clusters.synced(query.cluster)
         tree = find_workload(cluster.fleet, uid, namespaces).tree
         points = await cluster.metrics.training(
-            uid, query.start / 1000, query.end / 1000, controllers(tree), query.rank
+            uid, query.start / 1000, query.end / 1000, training_names(tree), query.rank
         )
         points = await asyncio.to_thread(select_reporters, points)
         return [TrainingRow(point.metric, point.value, round(point.time * 1000)) for point in points]

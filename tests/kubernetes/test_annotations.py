@@ -1,0 +1,48 @@
+"""What is kept of the annotations that users write."""
+
+from gpufleet.kubernetes.annotations import ALLOCATED, CLAIM, LAST_APPLIED, kept_annotations
+from gpufleet.kubernetes.cache import Cache
+from gpufleet.kubernetes.cache_budget import CacheBudget
+from gpufleet.kubernetes.crds.gpu_claim import ClaimDevices, ClaimSpec, GpuClaim
+from gpufleet.kubernetes.objects import ObjectMeta, Owner, Pod
+
+
+def test_only_known_and_configured_annotations_are_kept() -> None:
+    found = {CLAIM: "c", "cost-center": "7", "other": "x", LAST_APPLIED: "secret"}
+    assert kept_annotations(found, {"cost-center"}) == {CLAIM: "c", "cost-center": "7"}
+
+
+def test_the_manifest_of_kubectl_apply_is_never_kept() -> None:
+    assert kept_annotations({LAST_APPLIED: "secret"}, {LAST_APPLIED}) == {}
+
+
+def test_values_are_cut_at_256_bytes_between_two_characters() -> None:
+    kept = kept_annotations({"user": "a" + "é" * 300}, {"user"})
+    assert kept == {"user": "a" + "é" * 127}
+
+
+def test_the_gpus_of_a_pod_are_not_cut() -> None:
+    uuids = ",".join(f"MIG-{number:036}" for number in range(56))
+    assert kept_annotations({ALLOCATED: uuids}) == {ALLOCATED: uuids}
+
+
+def test_caches_count_only_what_they_keep_of_pods_and_owners() -> None:
+    budget = CacheBudget(1 << 20)
+    for kind in (Pod, Owner):
+        cache = Cache[Pod | Owner](budget, {"team"})
+        meta = ObjectMeta(name="p", namespace="a", annotations={"team": "nlp", "large": "x" * 240_000})
+        cache.put([kind(meta)])
+        (kept,) = cache
+        assert kept.metadata.annotations == {"team": "nlp"}
+    assert budget.used < 3000
+
+
+def test_objects_that_are_written_back_keep_all_their_annotations() -> None:
+    claim = GpuClaim(
+        metadata=ObjectMeta(name="c", namespace="a", annotations={"mine": "x"}),
+        spec=ClaimSpec(devices=ClaimDevices(count=1)),
+    )
+    cache = Cache[GpuClaim](CacheBudget(1 << 20))
+    cache.put([claim])
+    (kept,) = cache
+    assert kept.metadata.annotations == {"mine": "x"}
