@@ -46,3 +46,26 @@ def test_objects_that_are_written_back_keep_all_their_annotations() -> None:
     cache.put([claim])
     (kept,) = cache
     assert kept.metadata.annotations == {"mine": "x"}
+
+
+def test_a_namespace_that_uses_up_its_share_keeps_no_other_out() -> None:
+    budget = CacheBudget(100_000, 0.5)
+    cache = Cache[Pod](budget)
+    labels = {"large": "x" * 9_000}
+
+    def pod(name: str, namespace: str, version: str = "1", uid: str = "u", **labels: str) -> Pod:
+        return Pod(
+            ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version, labels=labels)
+        )
+
+    crowd = [pod(f"p{number}", "a", **labels) for number in range(9)]
+    assert len(cache.put([pod("small", "a"), *crowd, pod("other", "b", **labels)])) == 6
+    assert cache.left_out == {"a"}
+    assert cache.get("other", "b") is not None
+    assert budget.used < budget.max_bytes
+    assert cache.put([pod("small", "a", "2", **labels)]) == [], "the version known before stays"
+    (deleted,) = cache.put([pod("small", "a", "3", "v", **labels)])
+    assert deleted.after is None
+    cache.remove(cache.keys())
+    assert budget.used == 0
+    assert budget.admits("a", 50_000)

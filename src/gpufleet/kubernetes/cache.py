@@ -54,6 +54,8 @@ class Cache(Generic[T]):
         """Create the cache; `annotations` are kept of users' objects beside those that gpufleet always reads."""
         self._budget = budget
         self._annotations = annotations
+        self.left_out: set[str] = set()
+        """Namespaces of which objects are missing or old, because they have too much already."""
         self._items: dict[Key, T] = {}
         self._listeners: list[Listener[T]] = []
 
@@ -87,6 +89,14 @@ class Cache(Generic[T]):
                 force_setattr(item.metadata, "annotations", kept or EMPTY)
             key = key_of(item)
             before = self._items.get(key)
+            growth = memory_of(item) - (memory_of(before) if before is not None else 0)
+            if growth > 0 and not self._budget.admits(key[0], growth):
+                if key[0] not in self.left_out:
+                    self.left_out.add(key[0])
+                    _log.warning("namespace_left_out", namespace=key[0], kind=type(item).__name__)
+                if before is not None and before.metadata.uid != item.metadata.uid:
+                    changes += self.remove((key,))
+                continue
             if before is None:
                 changes.append(CacheChange(None, item))
             elif before.metadata.uid != item.metadata.uid:
@@ -96,7 +106,7 @@ class Cache(Generic[T]):
                 changes.append(CacheChange(before, item))
             else:
                 continue
-            self._budget.used += memory_of(item) - (memory_of(before) if before is not None else 0)
+            self._budget.add(key[0], growth)
             self._items[key] = item
         return changes
 
@@ -104,17 +114,18 @@ class Cache(Generic[T]):
         """Remove objects and return the changes; unknown keys are ignored."""
         removed = (self._items.pop(key, None) for key in keys)
         changes = [CacheChange(item, None) for item in removed if item is not None]
-        self._budget.used -= sum(memory_of(change.object) for change in changes)
+        for change in changes:
+            self._budget.add(change.object.metadata.namespace, -memory_of(change.object))
         return changes
 
     def undo(self, changes: Sequence[CacheChange[T]]) -> None:
         """Restore the objects as they were before `changes`, of which the listeners do not know yet."""
         for change in reversed(changes):
             if change.after is not None:
-                self._budget.used -= memory_of(change.after)
+                self._budget.add(change.after.metadata.namespace, -memory_of(change.after))
                 del self._items[key_of(change.after)]
             if change.before is not None:
-                self._budget.used += memory_of(change.before)
+                self._budget.add(change.before.metadata.namespace, memory_of(change.before))
                 self._items[key_of(change.before)] = change.before
 
     def notify(self, changes: Sequence[CacheChange[T]]) -> None:

@@ -140,6 +140,8 @@ class Reflector(Generic[T]):
                     await self._list()
                 opened_at = self._timing.monotonic()
                 await self._watch()
+                if self.cache.left_out:  # there may be room now
+                    self._version = ""
             except Gone as error:
                 self._version = ""
                 self._set_error(error)
@@ -183,6 +185,7 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> None:
         self._lists += 1
+        self.cache.left_out.clear()
         before = set(self.cache.keys())
         try:
             try:

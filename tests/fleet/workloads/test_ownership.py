@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -112,7 +113,7 @@ def test_a_fork_below_a_cycle_costs_and_breaks_nothing(fleet: Fleet) -> None:
 def test_a_forged_reference_shows_nothing_of_its_owner(
     fleet: Fleet, forged: OwnerRef, why: str, owner_first: bool
 ) -> None:
-    events = [
+    events: list[Callable[[], None]] = [
         lambda: fleet.put_owner(job("victim", "robotics")),
         lambda: fleet.put_pod(pod("real", ref("victim"), "robotics")),
         lambda: fleet.put_pod(pod("forged", forged, "vision")),
@@ -148,7 +149,7 @@ def test_an_owner_outside_namespaces_owns_pods_of_any(fleet: Fleet) -> None:
 
 
 def test_pods_seen_before_their_owners_are_accounted_to_them(fleet: Fleet) -> None:
-    events = [
+    events: list[Callable[[], None]] = [
         lambda: fleet.put_pod(pod("p", ref("inner"))),
         lambda: fleet.put_owner(job("inner", "ml", ref("outer"))),
         lambda: fleet.put_owner(job("outer", "ml")),

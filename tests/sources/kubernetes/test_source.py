@@ -346,7 +346,7 @@ async def test_the_first_sync_waits_for_owners_of_kinds_that_pods_refer_to(api: 
     await api.node("a")
     path, owner = "/apis/train.io/v1/namespaces/default/trains", None
     for name in ("outer", "inner"):
-        meta = {"name": name, "ownerReferences": [owner] if owner else []}
+        meta: dict[str, Any] = {"name": name, "ownerReferences": [owner] if owner else []}
         body = {"apiVersion": "train.io/v1", "kind": "Train", "metadata": meta}
         owner = controller(await api.post(path, body), "Train", "train.io/v1")
     assert owner is not None

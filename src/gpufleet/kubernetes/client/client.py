@@ -79,8 +79,12 @@ class KubeClient:
         max_objects: int = MAX_OBJECTS,
         max_cache_bytes: int = MAX_CACHE_BYTES,
         annotations: Collection[str] = (),
+        namespace_share: float = 1.0,
     ) -> None:
-        """Create the client; `annotations` of users' objects are cached beside those that gpufleet always reads."""
+        """Create the client; `annotations` of users' objects are cached beside those that gpufleet always reads.
+
+        The objects of one namespace may use `namespace_share` of the cache.
+        """
         self.timing = timing
         self.connection = connection
         self.field_manager = field_manager
@@ -88,7 +92,7 @@ class KubeClient:
         self._retries = retries
         self._max_response_bytes = max_response_bytes
         self.max_objects = max_objects
-        self.cache_budget = CacheBudget(max_cache_bytes)
+        self.cache_budget = CacheBudget(max_cache_bytes, namespace_share)
         self.annotations = frozenset(annotations)
         self._transport = Transport(
             connection,
@@ -100,7 +104,9 @@ class KubeClient:
         )
 
     @classmethod
-    def from_settings(cls, settings: KubernetesSettings, annotations: Collection[str] = ()) -> Self:
+    def from_settings(
+        cls, settings: KubernetesSettings, annotations: Collection[str] = (), namespace_share: float = 1.0
+    ) -> Self:
         """Create a client from the settings."""
         return cls(
             connection_from_settings(settings),
@@ -111,6 +117,7 @@ class KubeClient:
             max_objects=settings.max_objects,
             max_cache_bytes=settings.max_cache_bytes,
             annotations=annotations,
+            namespace_share=namespace_share,
         )
 
     def clone(self, *, requests_per_second: float = 10.0, burst: int = 20) -> "KubeClient":

@@ -47,6 +47,9 @@ from gpufleet.store import lead
 SYNC_TIMEOUT = 30.0
 """Seconds to wait for the sources before the server answers with incomplete data."""
 
+NAMESPACE_SHARE = 0.75
+"""The part of `kubernetes.max_cache_bytes` that objects of one namespace may use."""
+
 _NODES, _PODS = kind_of(NODES), kind_of(PODS)
 _log = get_logger("clusters")
 
@@ -108,7 +111,9 @@ async def _open(name: str, settings: Settings, components: Components) -> OpenCl
     kubernetes = scraper = None
     # A cluster with other sources uses Kubernetes only if its settings say so.
     if has_kubernetes(kube, {} if polled else os.environ):
-        client = await exit_stack.enter_async_context(KubeClient.from_settings(kube, _annotations(settings)))
+        client = await exit_stack.enter_async_context(
+            KubeClient.from_settings(kube, _annotations(settings), NAMESPACE_SHARE)
+        )
         kubernetes = components.kubernetes_sources[name] = KubernetesSource(
             client, fleet, lease_namespace=kube.lease_namespace, fault_taints=kube.fault_taints
         )
@@ -258,6 +263,11 @@ async def _probe_kubernetes(sources: Mapping[str, KubernetesSource]) -> str:
     for name, source in sources.items():
         if problem := _problem(source):
             raise KubernetesUnavailable(f"cluster {name}: {problem}")
+        if left_out := source.left_out():
+            raise KubernetesUnavailable(
+                f"cluster {name}: objects of namespace {', '.join(left_out[:10])} are left out, because all objects of "
+                f"a namespace together may need {NAMESPACE_SHARE:.0%} of kubernetes.max_cache_bytes"
+            )
         states = source.states()
         summaries[name] = f"{states[_NODES].objects} nodes, {states[_PODS].objects} pods"
     return _joined(summaries)

@@ -203,6 +203,12 @@ class KubernetesSource:
         """Return how many lists and watches have failed since the start, of all kinds."""
         return sum(reflector.state.failures for reflector in self._reflectors())
 
+    def left_out(self) -> list[str]:
+        """Return the namespaces of which objects are missing, because they need too much memory."""
+        return sorted(
+            {namespace for reflector in self._reflectors() for namespace in reflector.cache.left_out}
+        )
+
     def cached(self) -> dict[str, int]:
         """Return the number of cached objects by kind."""
         return {reflector.resource.kind: len(reflector.cache) for reflector in self._reflectors()}

@@ -11,7 +11,10 @@ class AccountingSettings:
     """What GPU usage is broken down by, what it costs, and how long it is kept."""
 
     label_keys: tuple[str, ...] = setting((), "Labels of pods and workloads to break statistics down by.")
-    annotation_keys: tuple[str, ...] = setting((), "Annotations to break statistics down by.")
+    annotation_keys: tuple[str, ...] = setting(
+        (),
+        "Annotations to break statistics and reports down by; others that gpufleet does not read are not kept.",
+    )
     excluded_namespaces: tuple[str, ...] = setting(
         (), "Namespaces that count for the cluster but get no statistics of their own."
     )
