@@ -166,7 +166,7 @@ async def test_the_latest_snapshot_lists_workloads_by_namespace(http: httpx.Asyn
     ml = latest["allocation_details"]["namespaces"]["ml"]
     assert (ml["allocated_gpu"], ml["workload_count"], ml["utilization"]) == (4, 1, None)
     assert ml["workloads"][0] == {
-        "uid": "job",
+        "uid": "job@ml",
         "name": "bert",
         "namespace": "ml",
         "kind": "PyTorchJob",

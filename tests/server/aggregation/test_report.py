@@ -118,7 +118,7 @@ async def test_the_runs_of_a_workload_are_merged_whatever_number_of_groups_is_as
     assert "ml/train (Job, 3 runs)" in page
     assert "Runs of Job/train only." in paper
     assert paper.count("ml/train (Job, run-") == 3
-    legend = re.findall(r'fill="(#\w+)"/></svg> ml/train (run-\d)</li>', paper)
+    legend = re.findall(r'fill="(#\w+)"/></svg> ml/train (run-\d)@ml</li>', paper)
     assert len({colour for colour, _ in legend}) == len({run for _, run in legend}) == 2
     assert [row["name"] for row in runs["rows"][:2]] == ["train", "2 others"]
     assert (runs["totals"]["allocated_gpu_hours"], runs["totals"]["avg_utilization"]) == (3.0, 10.0)
