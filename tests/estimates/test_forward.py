@@ -9,8 +9,8 @@ from gpufleet.estimates.arrivals import Arrivals
 from gpufleet.estimates.fleet_state import FleetState, RunningUnit, WaitingUnit
 from gpufleet.estimates.forward import ForwardRuns, Sampled
 from gpufleet.estimates.run_times import Job
-from gpufleet.scheduler.queues.expected_order import ExpectedOrder
 from gpufleet.queueing.shares.quota import Quota, Quotas
+from gpufleet.scheduler.queues.expected_order import ExpectedOrder
 
 HOUR = 3600.0
 

@@ -10,8 +10,8 @@ import pytest
 from gpufleet.estimates.fleet_state import FleetState, RunningUnit, WaitingUnit
 from gpufleet.estimates.forward import Forward, ForwardRuns, Sampled
 from gpufleet.estimates.run_times import Job
-from gpufleet.scheduler.queues.expected_order import ExpectedOrder
 from gpufleet.queueing.shares.quota import Quota, Quotas
+from gpufleet.scheduler.queues.expected_order import ExpectedOrder
 
 HOUR = 3600.0
 QUEUES = ("a", "b", "c")

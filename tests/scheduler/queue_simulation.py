@@ -11,8 +11,8 @@ from tests.scheduler.simulation import START, Simulation, Unit, number_of
 from gpufleet.kubernetes import CacheChange
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue, QueueSpec
 from gpufleet.kubernetes.objects import ObjectMeta, Pod
-from gpufleet.scheduler.planning.plan import Decided, Placed
 from gpufleet.queueing.shares.quota import Level
+from gpufleet.scheduler.planning.plan import Decided, Placed
 
 GRACE = 30.0
 """Seconds that evicted pods take to terminate."""

@@ -11,10 +11,10 @@ from tests.scheduler.queue_simulation import GRACE, QueueSimulation
 from tests.scheduler.simulation import Unit, number_of
 
 from gpufleet.kubernetes.objects import KubeObject, ObjectMeta
+from gpufleet.queueing.shares.quota import Level
 from gpufleet.scheduler.planning.plan import Decided, Waiting
 from gpufleet.scheduler.planning.preemption import RECLAIM_AGAIN_S
 from gpufleet.scheduler.queues.gpu_queues import RANK_S
-from gpufleet.queueing.shares.quota import Level
 
 HOUR, DAY = 3600, 86400
 NODES = {"a": 4, "b": 4}

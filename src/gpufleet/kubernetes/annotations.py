@@ -91,7 +91,9 @@ _MAX_ALLOCATION = 4096
 
 _READ = {
     **dict.fromkeys((ALLOCATED, VISIBLE), _MAX_ALLOCATION),
-    **dict.fromkeys((CLAIM, REQUESTED, NUDGE, MAX_RUNTIME, CHECKPOINT_GRACE, EVICT_STRAGGLER, EVICT_AT), _MAX_BYTES),
+    **dict.fromkeys(
+        (CLAIM, REQUESTED, NUDGE, MAX_RUNTIME, CHECKPOINT_GRACE, EVICT_STRAGGLER, EVICT_AT), _MAX_BYTES
+    ),
     **dict.fromkeys((LWS_SIZE, MIRROR, KAI_FRACTION, KAI_MEMORY, KAI_DEVICES), _MAX_BYTES),
 }
 
@@ -102,7 +104,9 @@ def kept_annotations(annotations: Mapping[str, str], more: Collection[str] = ())
     Values are cut at 256 bytes, lists of GPUs at 4 KiB.
     """
     return {
-        key: value.encode()[: _READ.get(key, _MAX_BYTES if key in more else _MAX_ALLOCATION)].decode(errors="ignore")
+        key: value.encode()[: _READ.get(key, _MAX_BYTES if key in more else _MAX_ALLOCATION)].decode(
+            errors="ignore"
+        )
         for key, value in annotations.items()
         if (key in _READ or key in more or NV_FRACTION.fullmatch(key)) and key != LAST_APPLIED
     }

@@ -207,10 +207,9 @@ class Tables:
         row = self.row(state)
         if all(left >= enough for left, enough in zip(free, self._ample[state], strict=True)):
             return row
-        most = np.where(self._amounts > 0, np.array(free) // np.maximum(self._amounts, 1), UNLIMITED).min(
-            axis=1
-        )
-        return np.minimum(row, np.maximum(most, 0))
+        free_copies = np.where(self._amounts > 0, np.array(free) // np.maximum(self._amounts, 1), UNLIMITED)
+        limited: Counts = np.minimum(row, np.maximum(free_copies.min(axis=1), 0))
+        return limited
 
     def count(self, need: int, state: int, free: Amounts) -> int:
         """Return how many members of a need fit on a node in this state, whatever nodes the need names."""

@@ -10,10 +10,10 @@ from tests.scheduler.simulation import Unit
 
 from gpufleet.kubernetes.crds.gpu_queue import QueueStatus
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.queueing.shares.budget import BudgetState, period_at
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.queues.queue_control import CHECK_S, QueueControl
 from gpufleet.scheduler.queues.recent_use import PeriodUse, UseReading
-from gpufleet.queueing.shares.budget import BudgetState, period_at
 
 DAY = 86400
 BUDGET = {"gpuHours": 10.0, "period": "Day", "hard": True}

@@ -18,9 +18,9 @@ from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.annotations import GANG_GATE
 from gpufleet.kubernetes.client.timing import Backoff
 from gpufleet.kubernetes.objects import Pod
+from gpufleet.queueing.shares.order import FIRST, WaitingUnit
 from gpufleet.scheduler.planning.plan import Decision, Reservation, Waiting
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues, milli_of
-from gpufleet.queueing.shares.order import FIRST, WaitingUnit
 from gpufleet.scheduler.state import valid_request
 from gpufleet.scheduler.state.gang_identity import Gang
 from gpufleet.scheduler.state.ledger import Ledger

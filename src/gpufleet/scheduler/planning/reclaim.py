@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from gpufleet.kubernetes.objects import Pod
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.placement import Request
+from gpufleet.queueing.shares.quota import Entitlement
 from gpufleet.scheduler.planning.queue import priority_of
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues, Standing
-from gpufleet.queueing.shares.quota import Entitlement
 from gpufleet.scheduler.state import Ledger
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from gpufleet.estimates.fleet_state import Rank, Reclaim, Used
 from gpufleet.kubernetes.crds.gpu_queue import DEFAULT_QUEUE, GpuQueue
 from gpufleet.model.gpu_models import canonical_model
-from gpufleet.scheduler.queues.assignment import Assignment, quota_of
 from gpufleet.queueing.shares.decay import decay
 from gpufleet.queueing.shares.order import FIRST, WaitingUnit, ranks
 from gpufleet.queueing.shares.quota import GPU, Level, Quota, Quotas, RunningUnit, gpus_text
+from gpufleet.scheduler.queues.assignment import Assignment, quota_of
 
 HALF_LIFE_S = 7 * 86400.0
 """The default of `scheduler.share_half_life`, until the scheduler has written a status."""

@@ -13,9 +13,6 @@ from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.crds.gpu_queue import DEFAULT_QUEUE, GpuQueue
 from gpufleet.kubernetes.objects import KubeObject, Pod
 from gpufleet.placement.request import Exclusivity, Request
-from gpufleet.scheduler.queues.assignment import Assignment, assign, budget_of, quota_of
-from gpufleet.scheduler.queues.held_gpus import HeldGpus, mig_milli
-from gpufleet.scheduler.queues.recent_use import NO_READING, UseReading, decayed_by_queue, used_of_budget
 from gpufleet.queueing.shares.budget import Budget, BudgetState, HardBudget, period_at
 from gpufleet.queueing.shares.order import FIRST, HORIZON, Rank, WaitingUnit, ranks
 from gpufleet.queueing.shares.quota import (
@@ -27,6 +24,9 @@ from gpufleet.queueing.shares.quota import (
     RunningUnit,
     gpus_text,
 )
+from gpufleet.scheduler.queues.assignment import Assignment, assign, budget_of, quota_of
+from gpufleet.scheduler.queues.held_gpus import HeldGpus, mig_milli
+from gpufleet.scheduler.queues.recent_use import NO_READING, UseReading, decayed_by_queue, used_of_budget
 from gpufleet.scheduler.state import Ledger
 from gpufleet.scheduler.state.run_times import grace_left
 

@@ -9,13 +9,13 @@ from gpufleet.errors import GpufleetError
 from gpufleet.kubernetes import GPU_QUEUES, Timing
 from gpufleet.kubernetes.crds.gpu_queue import GpuQueue
 from gpufleet.kubernetes.objects import ObjectReference, Pod
+from gpufleet.queueing.shares.budget import Budget, BudgetState, HardBudget, period_at, price_of
+from gpufleet.queueing.shares.quota import GPU
 from gpufleet.runtime.logs import RepeatedWarnings, get_logger
 from gpufleet.scheduler.api import SchedulerApi
 from gpufleet.scheduler.metrics import SchedulerMetrics
 from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.scheduler.queues.queue_status import as_patch, status_of
-from gpufleet.queueing.shares.budget import Budget, BudgetState, HardBudget, period_at, price_of
-from gpufleet.queueing.shares.quota import GPU
 from gpufleet.scheduler.state.run_times import grace_left
 
 _log = get_logger("scheduler")

@@ -15,9 +15,9 @@ from gpufleet.kubernetes.crds.gpu_queue import (
     QueueCondition,
     QueueStatus,
 )
-from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 from gpufleet.queueing.shares.budget import BudgetState, period_at
 from gpufleet.queueing.shares.quota import GPU
+from gpufleet.scheduler.queues.gpu_queues import GpuQueues
 
 STALE_S = 7200.0
 """Seconds after which the accounted use counts as old: an hour is accounted for shortly after its end."""

@@ -11,8 +11,8 @@ from msgspec import Meta
 from gpufleet.accounting.prices import price_of
 from gpufleet.model.gpu_models import MODELS
 from gpufleet.model.namespaces import Namespaces
-from gpufleet.runtime.settings.prices import Price
 from gpufleet.queueing.shares.budget import period_at
+from gpufleet.runtime.settings.prices import Price
 from gpufleet.server.http.routing import Route, get
 from gpufleet.server.routes.accounting.aggregation import PREFIX, CurrencyOf, cluster_name, no_currency
 from gpufleet.server.routes.params import ClusterName
