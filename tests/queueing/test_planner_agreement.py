@@ -1,0 +1,69 @@
+"""The core starts units when and where the live planner does."""
+
+import pytest
+from tests.queueing.planned import AtOnce, CoreRuns, run_core
+from tests.scheduler.queue_simulation import GRACE
+from tests.simulation import test_planner_agreement as simulated
+from tests.simulation.test_planner_agreement import GUARANTEES, LARGER, NODES, WEIGHTS, apart, mix, queued
+
+from gpufleet.queueing.core import Rules
+from gpufleet.queueing.shares.quota import Quota
+
+
+def agree(seed: int, declaring: float, reservations: int) -> None:
+    """Compare one random case."""
+    if seed % 2:
+        mixed, nodes = apart(mix(seed, declaring)), NODES
+    else:
+        mixed, nodes = apart(mix(seed, declaring, 40, 5)), LARGER
+    expected = simulated.planned_starts(mixed, reservations, nodes)
+    assert run_core(mixed, nodes, Rules(reservations=reservations)).starts() == expected
+
+
+@pytest.mark.parametrize("declaring", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("reservations", [0, 4])
+def test_pods_and_gangs_start_when_the_planner_starts_them(declaring: float, reservations: int) -> None:
+    for seed in range(4):
+        agree(seed, declaring, reservations)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("declaring", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("reservations", [0, 4])
+def test_in_many_cases_units_start_when_the_planner_starts_them(declaring: float, reservations: int) -> None:
+    for seed in range(100, 150):
+        agree(seed, declaring, reservations)
+
+
+def with_queues(
+    seed: int, guarantees: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> tuple[object, CoreRuns]:
+    """Return the runs of the planner, and those of the core."""
+    monkeypatch.setattr(simulated, "Recorded", AtOnce)
+    mixed = queued(seed)
+    quotas = [Quota(name, 1000 * guarantees.get(name, 0), weight=weight) for name, weight in WEIGHTS.items()]
+    found = run_core(mixed, LARGER, Rules(reservations=4, grace=GRACE), quotas)
+    return simulated.planned_queues(mixed, guarantees).of_units(), found
+
+
+LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6)]
+
+
+@pytest.mark.parametrize("seed", [0, *LONG])
+def test_units_of_weighted_queues_start_when_and_where_the_planner_starts_them(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, found = with_queues(seed, {}, monkeypatch)
+    assert found.runs == expected
+    assert not found.evictions
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 4, 5, 6, 7))]
+)
+def test_units_with_guarantees_start_and_are_evicted_when_and_where_the_planner_does_it(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, found = with_queues(seed, GUARANTEES, monkeypatch)
+    assert found.runs == expected
+    assert found.evictions > 15
