@@ -65,6 +65,43 @@ except asyncio.CancelledError:
 """
 
 
+NEVER_STOPS = """
+async def work(stopper):
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        try:
+            await asyncio.create_task(asyncio.sleep(60), name="waits for ever")
+        except asyncio.CancelledError:
+            print("swallowed", flush=True)
+
+run_until_stopped(work, uvloop.new_event_loop, stop_seconds=0.2)
+"""
+
+SLOW_THREAD = """
+import time
+async def work(stopper):
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(60)
+
+run_until_stopped(work, stop_seconds=0.2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        pytest.param(NEVER_STOPS, "waits for ever", id="a task that swallows its cancellation"),
+        pytest.param(SLOW_THREAD, "asyncio_0", id="a thread"),
+    ],
+)
+def test_a_watchdog_ends_a_process_that_does_not_stop_and_names_what_runs(code: str, name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    [line] = [line for line in (done.stdout + done.stderr).splitlines() if "stop_timed_out" in line]
+    assert name in line
+
+
 @pytest.mark.parametrize(
     ("code", "output"),
     [

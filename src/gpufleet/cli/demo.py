@@ -62,7 +62,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     import uvloop
 
     from gpufleet.runtime.logs import configure_logs
-    from gpufleet.runtime.process import run_until_stopped
+    from gpufleet.runtime.process import STOP_SECONDS, run_until_stopped
 
     log = settings[LogSettings]
     if log.level == "info":
@@ -71,7 +71,11 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     own = demo_settings(settings)
     if arguments.fresh:
         _delete_data(own[StoreSettings])
-    return run_until_stopped(lambda stopper: _run(own, stopper), uvloop.new_event_loop)
+    return run_until_stopped(
+        lambda stopper: _run(own, stopper),
+        uvloop.new_event_loop,
+        stop_seconds=own[ServerSettings].shutdown_grace + STOP_SECONDS,
+    )
 
 
 def _delete_data(store: StoreSettings) -> None:

@@ -72,7 +72,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
         return _print_new_token(arguments.new_token, arguments.role, arguments.namespaces)
     import uvloop
 
-    from gpufleet.runtime.process import run_until_stopped
+    from gpufleet.runtime.process import STOP_SECONDS, run_until_stopped
     from gpufleet.server.http.server import run_server
     from gpufleet.server.wiring.assemble import assemble
     from gpufleet.server.wiring.login import require_login
@@ -91,6 +91,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
             stopper,
         ),
         uvloop.new_event_loop,
+        stop_seconds=server.shutdown_grace + STOP_SECONDS,
     )
 
 
