@@ -15,7 +15,8 @@
     │   ├── ContainersUnavailable
     │   ├── ServerUnavailable
     │   └── IdentityProviderUnavailable
-    └── OperationRefused       an operation would do harm, such as a second server on one data directory
+    ├── OperationRefused       an operation would do harm, such as a second server on one data directory
+    └── LeadershipLost         another server does this work now, so this write of it was refused
 
 Adapters convert the exceptions of libraries to these.
 """
@@ -43,6 +44,10 @@ class NotFound(GpufleetError):
 
 class OperationRefused(GpufleetError):
     """An operation would do harm; the message says what to do instead."""
+
+
+class LeadershipLost(GpufleetError):
+    """Another server does the work that this one led; its write was refused, and it may try to lead again."""
 
 
 class Unavailable(GpufleetError):

@@ -45,6 +45,9 @@ class Time:
     def __call__(self) -> float:
         return self.now
 
+    async def of_database(self) -> float:
+        return self.now
+
 
 class Prometheus:
     """A fake metric source: percents, watts and joules by node, GPU and time; or it is down."""
@@ -152,7 +155,7 @@ class Server:
         self.fleet.start_accounting()
         self.recorder = Recorder(self.fleet, store, time, lambda: True)
         self.account = AccountedCluster(self.recorder, metrics, plan, STEP)
-        self.loop = AccountingLoop([self.account], store, _nothing, time)
+        self.loop = AccountingLoop([self.account], store, _nothing, time, now=time.of_database)
 
     async def round(self) -> None:
         await self.loop.round(self.account)

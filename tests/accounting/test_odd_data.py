@@ -172,7 +172,7 @@ async def test_a_cluster_that_disappears_keeps_its_hours_and_stops_no_other(stor
     seen = True
     recorder = Recorder(lost.fleet, store, time, lambda: seen)
     account = AccountedCluster(recorder, measured(0, 1), PLAN, STEP)
-    loop = AccountingLoop([account], store, _nothing, time)
+    loop = AccountingLoop([account], store, _nothing, time, now=time.of_database)
     await there.round()
     await loop.round(account)
     seen = False  # its API no longer answers

@@ -262,6 +262,21 @@ async def test_a_snapshot_is_taken_as_soon_as_the_fleet_is_up_to_date(store: Sto
     assert await store.snapshots.newest("prod", time.now) == HOUR
 
 
+async def test_an_hour_is_over_by_the_clock_of_the_database(store: Store) -> None:
+    """The clock of the server is an hour ahead."""
+    await store.accounted.open("prod", float(HOUR))
+    time = Time(HOUR + 3000.0 + 3600.0)
+    server = Server(world(), store, measured(0, 1), time)
+    loop = AccountingLoop([server.account], store, server.loop._prune, time)
+    store.database.clock = f"to_timestamp({HOUR + 3000.0})"
+    await loop.round(server.account)
+    assert await store.statistics.cluster_hours(QUERY) == []
+    assert await store.snapshots.newest("prod", time.now) == HOUR + 3000
+    store.database.clock = f"to_timestamp({HOUR + 3660.0})"
+    await loop.round(server.account)
+    assert len(await store.statistics.cluster_hours(QUERY)) == 1
+
+
 async def test_accounting_continues_if_pruning_fails(store: Store) -> None:
     time = Time(HOUR + 1.0)
     server = Server(world(), store, measured(0, 1), time)
@@ -269,7 +284,7 @@ async def test_accounting_continues_if_pruning_fails(store: Store) -> None:
     async def prune() -> None:
         raise RuntimeError("a view depends on a partition")
 
-    loop = AccountingLoop([server.account], store, prune, time, tick=0.01)
+    loop = AccountingLoop([server.account], store, prune, time, tick=0.01, now=time.of_database)
     await store.accounted.open("prod", time.now)
     leading = asyncio.create_task(loop.run_as_leader())
     async with asyncio.timeout(60):

@@ -48,8 +48,8 @@ async def watched(server: KubeLite) -> AsyncIterator[KubernetesSource]:
 class Unkept:
     """Keeps no calibration."""
 
-    async def save(self, cluster: str, estimates: bytes) -> None:
-        return None
+    async def save(self, cluster: str, estimates: bytes) -> bool:
+        return True
 
     async def load(self, cluster: str) -> bytes | None:
         return None

@@ -1,6 +1,7 @@
 """Estimates of start times in the server: what survives a restart, and units of a namespace with a GpuQueue."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,13 @@ def always_refreshed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_times, "REFRESH_S", -1.0)
     monkeypatch.setattr(start_times, "TOO_OLD_S", -1.0)
     monkeypatch.setattr(start_times, "REST", 0)
+
+
+@pytest.fixture
+async def store(store: Store) -> AsyncIterator[Store]:
+    """The store of the leader, which saves the calibration."""
+    async with store.leadership("accounting"):
+        yield store
 
 
 def serving(simulation: Simulation, store: Store, *queues: GpuQueue) -> StartTimes:

@@ -1,14 +1,18 @@
 import asyncio
 import dataclasses
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 import structlog
+from tests.store.processes import frozen
 from tests.waiting import wait_until
 
 from gpufleet.errors import OperationRefused, SettingsError, StoreUnavailable
 from gpufleet.runtime.settings import StoreSettings
-from gpufleet.store import Store
+from gpufleet.store import Store, open_store
 from gpufleet.store.postgres.bulk import bulk_upsert
 from gpufleet.store.postgres.database import Database, check_server_version, open_database
 
@@ -120,6 +124,34 @@ async def test_an_exhausted_pool_is_reported(store_settings: StoreSettings) -> N
             await database.fetchval("SELECT 1")
         hold.set()
         await asyncio.gather(*busy)
+
+
+@pytest.mark.parametrize("call", ["fetchval", "execute", "transaction", "check_writes"])
+async def test_a_task_that_is_cancelled_while_the_database_is_frozen_ends_as_cancelled(
+    data: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """It would go on for ever if another error took the place of the cancellation."""
+    monkeypatch.setattr("gpufleet.store.postgres.database._GRACE", 0.2)
+
+    async def work(connection: asyncpg.Connection) -> None:
+        await connection.execute("SELECT 1")
+
+    async with open_store(StoreSettings(data=data)) as store:
+        database = store.database
+        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "fetchval": lambda: database.fetchval("SELECT 1"),
+            "execute": lambda: database.execute("SELECT 1"),
+            "transaction": lambda: database.transaction(work),
+            "check_writes": database.check_writes,
+        }
+        await calls[call]()
+        with frozen(data):
+            task = asyncio.create_task(calls[call]())
+            await asyncio.sleep(0.1)
+            task.cancel()
+            await asyncio.wait_for(asyncio.wait([task]), 10)
+            assert task.cancelled()
+        assert await database.fetchval("SELECT 1") == 1
 
 
 async def test_an_unreachable_server_is_reported_after_the_start_timeout(

@@ -6,8 +6,7 @@ from tests.waiting import wait_until
 
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Leadership, Store, lead
-from gpufleet.store.postgres.leadership import advisory_lock
-from gpufleet.store.postgres.migrate import MIGRATION_LOCK
+from gpufleet.store.postgres.locks import MIGRATION_LOCK, advisory_lock
 
 
 def candidate(settings: StoreSettings, name: str = "job") -> Leadership:
@@ -31,12 +30,12 @@ async def test_the_next_candidate_leads_when_the_leader_exits(
     async with first:
         tries = 0
 
-        async def try_lock() -> bool:
+        async def try_to_lead() -> bool:
             nonlocal tries
             tries += 1
-            return await Leadership._try_lock(second)
+            return await Leadership._try_to_lead(second)
 
-        monkeypatch.setattr(second, "_try_lock", try_lock)
+        monkeypatch.setattr(second, "_try_to_lead", try_to_lead)
         waiting = asyncio.create_task(second.__aenter__())
         await wait_until(lambda: tries > 3)
         assert (first.held, waiting.done()) == (True, False)

@@ -14,7 +14,7 @@ from gpufleet.accounting.progress import Progress, progress
 from gpufleet.accounting.recorder import Recorder
 from gpufleet.accounting.roll_hour import roll_hour
 from gpufleet.accounting.rollup import RollupPlan
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, LeadershipLost
 from gpufleet.model.metric_source import MetricSource
 from gpufleet.runtime.logs import get_logger
 from gpufleet.store import Store
@@ -61,12 +61,15 @@ class AccountingLoop:
         prune: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = time.time,
         tick: float = TICK,
+        now: Callable[[], Awaitable[float]] | None = None,
     ) -> None:
+        """`now` decides which snapshots and hours are due: by default the database's clock."""
         self._clusters = clusters
         self._store = store
         self._prune = prune
         self._clock = clock
         self._tick = tick
+        self._now = now or store.database.now
 
     async def collect(self) -> None:
         """Collect the periods of all clusters until cancelled, whichever server stores them."""
@@ -86,7 +89,7 @@ class AccountingLoop:
             _log.warning("accounting_progress_not_read", error=str(error))
 
     async def run_as_leader(self) -> None:
-        """Do the work that one server does for all, until cancelled."""
+        """Do the work that one server does for all, until cancelled or, with LeadershipLost, replaced."""
         try:
             async with asyncio.TaskGroup() as group:
                 for cluster in self._clusters:
@@ -110,14 +113,14 @@ class AccountingLoop:
         rolled: set[int] = set()
         while (hour := await self._next_hour(cluster, rolled)) is not None:
             rolled.add(hour)
-            cluster.tried[hour] = self._clock()
+            cluster.tried[hour] = await self._now()
             await self._roll_hour(cluster, hour)
             await recorder.save()
             await self._snapshot(cluster)
 
     async def _snapshot(self, cluster: AccountedCluster) -> None:
         """Take the snapshot of the last time on the grid once, as soon as possible."""
-        now = self._clock()
+        now = await self._now()
         at = int(now - now % cluster.step)
         if cluster.snapshot_at == at or now - at >= SNAPSHOT_DEADLINE:
             return
@@ -126,7 +129,7 @@ class AccountingLoop:
 
     async def _next_hour(self, cluster: AccountedCluster, rolled: Container[int]) -> int | None:
         """Return the next due hour that was not `rolled` or tried recently, or None."""
-        now = self._clock()
+        now = await self._now()
         for hour in await cluster.recorder.due_hours(now):
             # A clock that was ahead may have tried in the future.
             if hour not in rolled and abs(now - cluster.tried.get(hour, 0.0)) >= RETRY_HOUR:
@@ -152,6 +155,8 @@ class AccountingLoop:
         while True:
             try:
                 await self.round(cluster)
+            except LeadershipLost:
+                raise
             except GpufleetError as error:
                 _log.warning("accounting_failed", cluster=cluster.recorder.cluster, error=str(error))
             except Exception:  # noqa: BLE001  (a fault of one cluster must not stop the others)
@@ -162,6 +167,8 @@ class AccountingLoop:
         while True:
             try:
                 await self._prune()
+            except LeadershipLost:
+                raise
             except GpufleetError as error:
                 _log.warning("accounting_not_pruned", error=str(error))
             except Exception:  # noqa: BLE001  (failing to prune must not stop accounting)

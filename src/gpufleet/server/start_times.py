@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from gpufleet.errors import NotFound, StoreUnavailable
+from gpufleet.errors import LeadershipLost, NotFound, StoreUnavailable
 from gpufleet.estimates.fleet_state import FleetState, WaitingUnit
 from gpufleet.estimates.run_times import Job
 from gpufleet.estimates.starts import Estimate, StartEstimates
@@ -52,8 +52,8 @@ Periods = Callable[[float, float, int], Awaitable[Sequence[AllocationPeriod]]]
 class Calibrations(Protocol):
     """Keeps the errors of earlier estimates by cluster."""
 
-    async def save(self, cluster: str, estimates: bytes) -> None:
-        """Store a JSON document."""
+    async def save(self, cluster: str, estimates: bytes) -> bool:
+        """Store a JSON document; return False if another server does."""
 
     async def load(self, cluster: str) -> bytes | None:
         """Return the document of a cluster, if there is one."""
@@ -219,11 +219,10 @@ class StartTimes:
         if encoded == self._saved:
             return
         try:
-            await self._calibrations.save(self._cluster, encoded)
-        except StoreUnavailable as error:
+            if await self._calibrations.save(self._cluster, encoded):
+                self._saved = encoded
+        except (StoreUnavailable, LeadershipLost) as error:
             _log.warning("start_calibration_not_saved", cluster=self._cluster, error=str(error))
-        else:
-            self._saved = encoded
 
     def _note_starts(self, ledger: Ledger, state: StartState) -> None:
         """Compare earlier estimates with units that have started or are gone."""

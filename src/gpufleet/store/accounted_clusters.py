@@ -28,8 +28,7 @@ class AccountedClusters:
 
     async def open(self, name: str, since: float) -> AccountedSpan:
         """Start accounting for a cluster at `since`, unless it started earlier."""
-        row = await self._database.fetchrow(_OPEN, name, since)
-        assert row is not None
+        row = await self._database.transaction(lambda connection: connection.fetchrow(_OPEN, name, since))
         self._ids[name] = row["id"]
         return AccountedSpan(row["since"], row["seen_at"])
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import asyncpg
 
-from gpufleet.store.postgres.leadership import advisory_lock
+from gpufleet.store.postgres.locks import advisory_lock
 
 MONTHLY = (
     "cluster_hour",
@@ -75,3 +75,11 @@ async def months_before(connection: asyncpg.Connection, table: str, hour: int) -
         if match and first_hour(int(match["year"]), int(match["month"]) + 1) <= hour:
             found.append(row["relname"])
     return found
+
+
+def span_of(partition: str) -> tuple[float, float]:
+    """Return the first and the last second of a partition's month, as times."""
+    match = _PARTITION.match(partition)
+    assert match is not None
+    year, month = int(match["year"]), int(match["month"])
+    return first_hour(year, month) * 3600.0, first_hour(year, month + 1) * 3600.0

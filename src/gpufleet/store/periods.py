@@ -22,7 +22,7 @@ from gpufleet.store.period_timeline import put_periods
 from gpufleet.store.postgres.bulk import bulk_upsert
 from gpufleet.store.postgres.database import Database
 from gpufleet.store.postgres.jsonb import jsonb
-from gpufleet.store.postgres.leadership import advisory_lock
+from gpufleet.store.postgres.locks import advisory_lock
 
 Period = TypeVar("Period", AllocationPeriod, CapacityPeriod)
 _FOREVER = float("inf")

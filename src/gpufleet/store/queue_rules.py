@@ -4,7 +4,7 @@ import asyncpg
 
 from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.postgres.leadership import advisory_lock
+from gpufleet.store.postgres.locks import advisory_lock
 
 _SAME = "SELECT 1 FROM queue_rules WHERE cluster = $1 AND ended_at = 'infinity' AND rules = $2::jsonb"
 _END = "UPDATE queue_rules SET ended_at = $2 WHERE cluster = $1 AND ended_at = 'infinity'"

@@ -22,10 +22,12 @@ from gpufleet.store.observed_spans import ObservedSpans
 from gpufleet.store.periods import PeriodStore
 from gpufleet.store.postgres.database import Database, open_database
 from gpufleet.store.postgres.embedded import embedded_server, running_server
+from gpufleet.store.postgres.fence import Fence
 from gpufleet.store.postgres.leadership import Leadership
 from gpufleet.store.postgres.migrate import upgrade
 from gpufleet.store.queue_rules import QueueRulesStore
 from gpufleet.store.readings.readings import ReadingStore
+from gpufleet.store.sent_reports import SentReports
 from gpufleet.store.snapshots import SnapshotStore
 from gpufleet.store.start_calibrations import StartCalibrations
 from gpufleet.store.training import TrainingStore
@@ -58,13 +60,22 @@ class Store:
         self.usage_series = UsageSeries(long_reads, self.accounted)
         self.namespace_use = NamespaceUses(long_reads, self.accounted)
         self.workload_uses = WorkloadUses(long_reads, self.accounted, self.usage)
-        self.start_calibrations = StartCalibrations(database)
+        self.start_calibrations = StartCalibrations(database, lambda: self.fence("accounting"))
+        self.sent_reports = SentReports(database)
         self._dsn = dsn
         self._settings = settings
+        self._campaigns: dict[str, Leadership] = {}
 
     def leadership(self, name: str) -> Leadership:
         """Return the leadership for job `name`, which one server of this database holds at a time."""
-        return Leadership(self._dsn, self._settings, name)
+        candidate = Leadership(self._dsn, self._settings, name, clock=self.database.clock)
+        self._campaigns[name] = candidate
+        return candidate
+
+    def fence(self, job: str) -> Fence | None:
+        """Return the fence of this server's work as the leader of a job; None if it does not lead."""
+        candidate = self._campaigns.get(job)
+        return candidate.fence if candidate is not None and candidate.held else None
 
 
 @asynccontextmanager

@@ -1,14 +1,12 @@
 """The routes that show the present while PostgreSQL is stopped and answers nothing."""
 
-import signal
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.store.processes import servers_of
+from tests.store.processes import frozen
 
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store import Store, open_store
@@ -31,26 +29,13 @@ async def store(data: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-@contextmanager
-def stopped(data: Path) -> Iterator[None]:
-    processes = [each for server in servers_of(data) for each in (server, *server.children(recursive=True))]
-    assert processes
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGCONT)
-
-
 async def test_live_routes_answer_from_memory_while_the_database_is_stopped(
     http: httpx.AsyncClient, store: Store, data: Path
 ) -> None:
     paths = (await http.get("/openapi.json")).json()["paths"]
     live = [path for path, verbs in paths.items() if "get" in verbs and path not in NOT_LIVE]
     assert "/api/clusters/overview" in live
-    with stopped(data):
+    with frozen(data):
         for path in live:
             for part, name in NAMES.items():
                 path = path.replace(part, name)

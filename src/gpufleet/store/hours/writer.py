@@ -16,7 +16,7 @@ from gpufleet.store.accounted_clusters import AccountedClusters
 from gpufleet.store.hours.name_ids import NameIds
 from gpufleet.store.partitions import ensure_month
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.postgres.leadership import advisory_lock
+from gpufleet.store.postgres.locks import advisory_lock
 
 _USAGE = (
     "allocated",

@@ -7,6 +7,8 @@ jittered exponential backoff, until `retry_timeout`. So `work` must have no effe
 If the connection breaks during COMMIT, the outcome is unknown and `work` runs again. It must therefore be
 idempotent (upserts on natural keys). Where that is impossible, pass `repeatable=False`; the caller then
 gets an error that says the outcome is unknown. Committed data is never lost: `synchronous_commit` is on.
+
+A transaction that runs in the work of a leader checks its epoch first (see `fence`).
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import asyncpg
+from asyncpg.transaction import Transaction
 
 from gpufleet.errors import OperationRefused, SettingsError, StoreUnavailable
 from gpufleet.runtime.logs import get_logger
@@ -30,9 +33,13 @@ from gpufleet.store.postgres.errors import (
     is_connection_lost,
     is_retryable,
 )
+from gpufleet.store.postgres.fence import current_fence
 
 SCHEMA = "gpufleet"
 """The schema of all our tables, because the database may be shared."""
+
+CLOCK = "clock_timestamp()"
+"""The database's clock, not that of the beginning of a transaction."""
 
 MIN_SERVER_VERSION = 14
 """The oldest supported major version of PostgreSQL."""
@@ -84,6 +91,12 @@ class Database:
         self.counts = Counts()
         self.writes_refused = ""
         """Why the database refused the last write that it refused, until `check_writes` succeeds."""
+        self.clock = CLOCK
+        """The SQL of the time by which leases, ages and the end of hours are decided; tests move it."""
+
+    async def now(self) -> float:
+        """Return the database's time in Unix seconds."""
+        return float(await self.fetchval(f"SELECT extract(epoch FROM {self.clock})::float8"))  # noqa: S608
 
     async def transaction(self, work: Work[T], *, repeatable: bool = True) -> T:
         """Run `work` in a transaction, commit, and return its result."""
@@ -103,14 +116,15 @@ class Database:
 
     async def execute(self, query: str, *values: Any) -> None:
         """Run an idempotent statement (see `transaction`)."""
-        await self._with_retries(lambda connection: connection.execute(query, *values))
+        run = self._with_retries if current_fence() is None else self.transaction
+        await run(lambda connection: connection.execute(query, *values))
 
     async def check_writes(self) -> None:
         """Raise StoreUnavailable if the database does not accept writes.
 
         A full disk still takes small changes, so a refusal counts until a larger write succeeds.
         """
-        async with asyncio.timeout(self._settings.query_timeout), self._pool.acquire() as connection:
+        async with asyncio.timeout(self._settings.query_timeout), self._connection() as connection:
             if await connection.fetchval("SELECT current_setting('transaction_read_only')") == "on":
                 raise StoreUnavailable("the database is read-only (transaction_read_only is on)")
             if not self.writes_refused:
@@ -147,6 +161,11 @@ class Database:
             backoff = min(backoff * 2, _MAX_BACKOFF)
 
     async def _once(self, work: Work[T]) -> T:
+        async with self._connection() as connection:
+            return await work(connection)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
         try:
             connection = await self._pool.acquire(timeout=self._settings.query_timeout)
         except TimeoutError as error:
@@ -155,9 +174,12 @@ class Database:
                 f"(store.{self._size_setting} is {self._settings.pool_size})"
             ) from error
         try:
-            return await work(connection)
+            yield connection
         finally:
-            await self._pool.release(connection, timeout=_GRACE)
+            # If the database does not answer, the pool closes the connection. That must not replace what ends
+            # the work: a task that is cancelled would go on.
+            with suppress(*DATABASE_ERRORS):
+                await self._pool.release(connection, timeout=_GRACE)
 
 
 async def _try_to_write(connection: asyncpg.Connection) -> None:
@@ -168,8 +190,7 @@ async def _try_to_write(connection: asyncpg.Connection) -> None:
         await connection.execute(f"CREATE TABLE {SCHEMA}.write_check (data bytea)")
         await connection.execute(f"INSERT INTO {SCHEMA}.write_check VALUES ($1)", os.urandom(_CHECK_BYTES))  # noqa: S608
     finally:
-        with suppress(*DATABASE_ERRORS):
-            await transaction.rollback()
+        await _roll_back(connection, transaction)
 
 
 def _final_error(error: Exception, repeatable: bool, too_late: bool) -> Exception | None:
@@ -192,11 +213,11 @@ async def _in_transaction(connection: asyncpg.Connection, work: Work[T]) -> T:
     transaction = connection.transaction()
     await transaction.start()
     try:
+        if (fence := current_fence()) is not None:
+            await fence.check(connection)
         result = await work(connection)
     except BaseException:
-        # this fails on a lost connection, which the pool then discards
-        with suppress(*_FAILURES):
-            await transaction.rollback()
+        await _roll_back(connection, transaction)
         raise
     try:
         await transaction.commit()
@@ -205,6 +226,16 @@ async def _in_transaction(connection: asyncpg.Connection, work: Work[T]) -> T:
             raise _LostAtCommit(error) from error
         raise
     return result
+
+
+async def _roll_back(connection: asyncpg.Connection, transaction: Transaction) -> None:
+    """Roll back, or close a connection that is lost or silent; the pool replaces it."""
+    try:
+        async with asyncio.timeout(_GRACE):
+            await transaction.rollback()
+    except _FAILURES:
+        with suppress(asyncpg.InterfaceError):  # the pool closed it
+            connection.terminate()
 
 
 def connection_options(settings: StoreSettings, *, statement_seconds: float) -> dict[str, Any]:

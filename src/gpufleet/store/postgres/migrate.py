@@ -22,9 +22,7 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import StoreSettings
 from gpufleet.store.postgres.database import SCHEMA, connect
 from gpufleet.store.postgres.errors import DATABASE_ERRORS, explain
-
-MIGRATION_LOCK = (0x67707566, 0)
-"""The advisory lock key of migrations: our class of locks ("gpuf"), number 0."""
+from gpufleet.store.postgres.locks import MIGRATION_LOCK
 
 _NAME = re.compile(r"^(\d{4})_(\w+)\.sql$")
 _log = get_logger("store")

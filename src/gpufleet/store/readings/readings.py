@@ -28,7 +28,8 @@ from gpufleet.model.reading import (
 from gpufleet.runtime.logs import get_logger
 from gpufleet.store.partitions import existing_tables
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.postgres.leadership import advisory_lock
+from gpufleet.store.postgres.locks import advisory_lock
+from gpufleet.store.prune_runs import prune_time, record_run
 from gpufleet.store.readings.chunks import (
     Packed,
     ReadingGrid,
@@ -207,7 +208,8 @@ class ReadingStore:
         before = now - now % CHUNK_SECONDS
         while await self._database.transaction(lambda connection: self._compact(connection, cluster, before)):
             pass
-        await self._database.transaction(lambda connection: _prune(connection, {cluster: keep}, now))
+        clock = self._database.clock
+        await self._database.transaction(lambda connection: _prune(connection, {cluster: keep}, now, clock))
 
     async def _compact(self, connection: asyncpg.Connection, cluster: str, before: float) -> bool:
         await _lock(connection)
@@ -297,17 +299,24 @@ async def _ensure_partition(connection: asyncpg.Connection, start: float) -> Non
         )
 
 
-async def _prune(connection: asyncpg.Connection, keep: Mapping[str, float], now: float) -> None:
+async def _prune(connection: asyncpg.Connection, keep: Mapping[str, float], now: float, clock: str) -> None:
     await _lock(connection)
+    time = await prune_time(connection, clock)
+    now = min(now, time.now)
     await record_retention(connection, _RETENTION, keep, now)
+    if time.held:
+        return
     retention = await requested_retention(connection, _RETENTION)
     longest = max(retention.values())
     # Drop partitions before deleting rows: the reverse order would need to upgrade the table lock.
-    for row in await connection.fetch(_PARTITIONS):
-        number = int(row["relname"].rsplit("_", 1)[1])
-        if (number + 1) * _PARTITION < now - longest:
-            await connection.execute(f"DROP TABLE {row['relname']}")
-            _log.info("readings_pruned", partition=row["relname"])
+    numbers = [int(row["relname"].rsplit("_", 1)[1]) for row in await connection.fetch(_PARTITIONS)]
+    expired = [number for number in sorted(numbers) if (number + 1) * _PARTITION < now - longest]
+    for number in expired[:1]:  # one in a run, of those every quarter of an hour
+        start, name = float(number * _PARTITION), f"reading_chunk_{number}"
+        rows = await connection.fetchval(f"SELECT count(*) FROM {name}")  # noqa: S608
+        await connection.execute(f"DROP TABLE {name}")
+        await record_run(connection, name, "", rows, start, start + _PARTITION)
+        _log.info("readings_pruned", partition=name)
     # clusters without a recorded retention use the longest one
     await connection.execute(_DELETE_EXPIRED.format(table="reading_tick", seen="taken_at"), now, longest)
     await connection.execute(_DELETE_EXPIRED.format(table="reading_state", seen="taken_at"), now, longest)

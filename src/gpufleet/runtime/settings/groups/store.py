@@ -39,3 +39,15 @@ class StoreSettings:
     start_timeout: float = setting(
         60.0, "How long the server waits for the database when it starts.", unit="s", minimum=1
     )
+    clock_skew_warning: float = setting(
+        5.0,
+        "Difference between the clocks of the server and of the database from which the server is degraded.",
+        unit="s",
+        minimum=0.1,
+    )
+    max_clock_skew: float = setting(
+        60.0,
+        "Difference from which the server does not lead: it neither does the accounting nor prunes.",
+        unit="s",
+        minimum=1,
+    )
