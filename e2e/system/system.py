@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from tests.fake_clock import clock_ahead
 from tests.shim.nvml import State
 
 from e2e.cluster import Cluster
 from e2e.fakenodes import FakeNodes
 from e2e.system.database import Database
-from e2e.system.fake_clock import clock_ahead
 from e2e.system.pod_processes import PodProcess, PodProcesses
 from e2e.system.prometheus import Prometheus
 from e2e.system.release import CRDS, Release, delete_crds

@@ -45,6 +45,7 @@ def server_metrics() -> bytes:
     metrics.source_error("kubernetes", "prod")
     metrics.store_error("snapshot")
     metrics.dependencies(lambda: {"store": "ok", "metrics": "ok"})
+    metrics.gauge("gpufleet_clock_ahead_seconds", "Text.", lambda: 0.1)
     return metrics.exposition()
 
 

@@ -1,8 +1,10 @@
 """gpufleet db prune and backfill on a real database."""
 
 import asyncio
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import time as wall_time
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ async def _history(settings: StoreSettings) -> None:
         await server.round()
         time.now = HOUR + 3650.0
         await server.round()
+        await store.accounted.set_stored_until("prod", wall_time())
 
 
 @pytest.fixture
@@ -42,14 +45,36 @@ def test_prune_shows_what_it_would_delete_and_then_deletes_it(
 ) -> None:
     assert main(["db", "prune", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "snapshot_2021_05 (about" in shown
-    assert "would be deleted" in shown
-    assert main(["db", "prune", "--dry-run"]) == 0
-    assert capsys.readouterr().out == shown
+    partition = "snapshot_2021_05 (about 0 rows, from 2021-05-01T00:00Z to 2021-06-01T00:00Z)"
+    assert f"{partition} would be deleted" in shown
     assert main(["db", "prune"]) == 0
-    assert "workload_hour_2021_05" in capsys.readouterr().out
+    assert "would be deleted" in capsys.readouterr().out, "without --confirm it is a dry run"
+    assert main(["db", "prune", "--confirm"]) == 0
+    assert f"{partition} deleted" in capsys.readouterr().out
     assert main(["db", "prune", "--dry-run"]) == 0
-    assert "nothing is older than its retention" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "nothing is older than its retention" in shown
+
+
+def test_a_dry_run_shows_the_last_deletions_with_their_rows(
+    history: StoreSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def analyze() -> None:
+        async with open_store(history) as store:
+            await store.database.execute("ANALYZE gpufleet.snapshot_2021_05")
+
+    asyncio.run(analyze())
+    assert main(["db", "prune", "--confirm"]) == 0
+    capsys.readouterr()
+    assert main(["db", "prune"]) == 0
+    [run] = [line for line in capsys.readouterr().out.splitlines() if "snapshot_2021_05" in line]
+    assert run.endswith("2 rows of snapshot_2021_05")
+    assert f"/{os.getpid()}: " in run
+
+
+def test_confirm_contradicts_a_dry_run(history: StoreSettings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["db", "prune", "--confirm", "--dry-run"]) == 2
+    assert "give one of them" in capsys.readouterr().err
 
 
 def test_backfill_keeps_what_it_cannot_measure_and_makes_up_nothing(
@@ -97,6 +122,7 @@ async def _forgotten(settings: StoreSettings) -> None:
         time.now = HOUR + 3650.0
         server.fleet.drop_pod("p")
         await server.round()
+        await store.accounted.set_stored_until("prod", wall_time())
         for quarter in range(HOUR, HOUR + 3600, 900):
             moments = np.arange(quarter, quarter + 900, STEP, dtype=np.float64)
             grid = ReadingGrid((GpuRef("a", 0),), moments, moments[None, :], np.full((1, 3), 50.0))
@@ -121,8 +147,11 @@ def test_backfill_keeps_an_hour_whose_allocation_periods_were_pruned(
     kept = [f"{what}_retention = '9999d'" for what in ("snapshot", "workload", "hour", "ended")]
     config.write_text("\n".join(["[accounting]", *kept, "[clusters.prod.accounting]"]))
     hour = ["--from", "2021-05-03T00:00Z", "--to", "2021-05-03T00:59Z", "--config", str(config)]
-    assert main(["db", "prune", "--config", str(config)]) == 0
-    assert "1 rows of holding, cluster prod, deleted" in capsys.readouterr().out
+    assert main(["db", "prune", "--confirm", "--config", str(config)]) == 0
+    assert (
+        "1 rows of holding, cluster prod, from 2021-05-03T01:00Z to 2021-05-03T01:00Z, deleted"
+        in capsys.readouterr().out
+    )
     assert main(["db", "backfill", *hour]) == 0
     assert capsys.readouterr().out == ("prod 2021-05-03T00:00Z: kept, the allocation periods were pruned\n")
     assert asyncio.run(_gpu_hours(store_settings)) == [2.0]

@@ -48,6 +48,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def metrics(store: Store, clock: Clock) -> EmbeddedMetrics:
+    store.database.clock = "to_timestamp(4e9)"  # so that the test's clock decides what is old
     return EmbeddedMetrics("here", store.readings, store.training, MetricsSettings(), clock)
 
 

@@ -11,12 +11,13 @@ from aiohttp import web
 from tests.smtp_server import smtp_server
 
 from gpufleet.accounting.report import Report, ReportPeriod, report
-from gpufleet.errors import StoreUnavailable
+from gpufleet.errors import LeadershipLost, StoreUnavailable
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.settings import AlertSettings, ReportSettings
 from gpufleet.server.scheduled_reports import ScheduledReports, last_period, next_time
+from gpufleet.store import Store
 
 MONDAY = datetime(2026, 3, 2, 7, 30, tzinfo=UTC)
 
@@ -43,6 +44,10 @@ async def build(cluster: str, period: ReportPeriod) -> Report:
     return report(cluster, period, "namespace", totals, [group], currency="EUR")
 
 
+async def claim(cluster: str, period: str) -> bool:
+    return True
+
+
 @pytest.fixture
 async def received() -> AsyncIterator[tuple[str, list[Any]]]:
     got: list[Any] = []
@@ -65,7 +70,7 @@ async def test_the_webhook_gets_totals_and_a_cluster_that_fails_does_not_stop_th
 ) -> None:
     url, got = received
     routes = AlertRoutes(AlertSettings(webhook=url))
-    reports = ScheduledReports(ReportSettings(schedule="daily"), routes, ["broken", "prod"], build)
+    reports = ScheduledReports(ReportSettings(schedule="daily"), routes, ["broken", "prod"], build, claim)
     await reports.send(datetime(2026, 3, 3, 6, tzinfo=UTC))
     [message] = got
     assert message["text"].splitlines() == [
@@ -74,10 +79,33 @@ async def test_the_webhook_gets_totals_and_a_cluster_that_fails_does_not_stop_th
     ]
 
 
+async def test_a_server_that_led_once_does_not_send_a_report_again(
+    received: tuple[str, list[Any]], store: Store
+) -> None:
+    url, got = received
+    routes = AlertRoutes(AlertSettings(webhook=url))
+    reports = ScheduledReports(
+        ReportSettings(schedule="daily"), routes, ["prod"], build, store.sent_reports.claim
+    )
+    due = datetime(2026, 3, 3, 6, tzinfo=UTC)
+    async with store.leadership("reports") as old:
+        pass
+    async with store.leadership("reports") as new:
+        with new.fence.applied():
+            await reports.send(due)
+            await reports.send(due)
+        assert len(got) == 1
+        with old.fence.applied(), pytest.raises(LeadershipLost):
+            await reports.send(datetime(2026, 3, 4, 6, tzinfo=UTC))
+    assert len(got) == 1
+
+
 async def test_a_mail_has_the_printable_report_attached() -> None:
     async with smtp_server() as (address, mails):
         settings = AlertSettings(smtp=address, mail_to=("finance@example.com",))
-        reports = ScheduledReports(ReportSettings(schedule="monthly"), AlertRoutes(settings), ["prod"], build)
+        reports = ScheduledReports(
+            ReportSettings(schedule="monthly"), AlertRoutes(settings), ["prod"], build, claim
+        )
         await reports.send(datetime(2026, 4, 1, 6, tzinfo=UTC))
     mail = message_from_string(mails[0])
     assert mail["Subject"] == "GPU use of prod, 2026-03"
@@ -101,7 +129,7 @@ async def test_reports_are_sent_once_when_they_are_due(received: tuple[str, list
 
     routes = AlertRoutes(AlertSettings(webhook=url))
     reports = ScheduledReports(
-        ReportSettings(schedule="daily"), routes, ["prod"], build, now, longest_sleep=0.01
+        ReportSettings(schedule="daily"), routes, ["prod"], build, claim, now, longest_sleep=0.01
     )
     running = asyncio.create_task(reports.run())
     await asyncio.wait_for(later.wait(), 10)

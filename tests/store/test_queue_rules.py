@@ -4,7 +4,7 @@ import asyncio
 
 from gpufleet.runtime.settings import AccountingSettings
 from gpufleet.store import Store
-from gpufleet.store.prune import RetentionSettings, prune_accounting
+from gpufleet.store.prune import RetentionSettings, prune
 
 DAY = 86_400.0
 
@@ -32,5 +32,7 @@ async def test_old_rules_expire_and_the_present_ones_stay(store: Store) -> None:
     await store.accounted.open("prod", 0.0)
     for at in (1.0, 2.0):
         await store.queue_rules.record("prod", f'{{"at": {at}}}'.encode(), at)
-    await prune_accounting(store, RetentionSettings(AccountingSettings(), {}), 4000 * DAY)
+    store.database.clock = f"to_timestamp({4000 * DAY})"
+    await store.accounted.set_stored_until("prod", 4000 * DAY)
+    await prune(store, RetentionSettings(AccountingSettings(), {}))
     assert [start for start, _ in await rules(store)] == [2.0]

@@ -11,7 +11,7 @@ from gpufleet.model.reading import GpuIdentity, GpuRef, Quantity, Readings, Trai
 from gpufleet.runtime.settings import AccountingSettings
 from gpufleet.store import Store
 from gpufleet.store.partitions import MONTHLY
-from gpufleet.store.prune import RetentionSettings, find_expired, prune_accounting, publish_retention
+from gpufleet.store.prune import RetentionSettings, find_expired, prune, publish_retention
 
 T0 = 1_800_000_000.0
 HOUR, DAY = 3600.0, 86_400.0
@@ -26,6 +26,17 @@ LONG = AccountingSettings(
 )
 BRIEF = AccountingSettings()
 NOW = histories.HOUR + 2000 * DAY
+
+
+async def _move(store: Store, now: float) -> None:
+    """Move the database's clock; everything is stored until then."""
+    store.database.clock = f"to_timestamp({now})"
+    await store.database.execute("UPDATE accounted_cluster SET seen_at = $1", now)
+
+
+async def _compact(store: Store, cluster: str, now: float, keep: float) -> None:
+    await _move(store, now)
+    await store.readings.compact_and_prune(cluster, now, keep)
 
 
 async def _measure(store: Store, cluster: str, at: float) -> None:
@@ -44,15 +55,13 @@ async def test_readings_survive_the_shorter_retention_of_another_cluster(store: 
     keep = {"brief": HOUR, "long": 10 * DAY}
     for cluster in keep:
         await _measure(store, cluster, T0)
-        await store.readings.compact_and_prune(cluster, T0 + HOUR, keep[cluster])
+        await _compact(store, cluster, T0 + HOUR, keep[cluster])
         await _measure(store, cluster, T0 + 2 * DAY)
     for now in (T0 + 2 * DAY, T0 + 2 * DAY + HOUR):
-        await asyncio.gather(
-            *(store.readings.compact_and_prune(cluster, now, keep[cluster]) for cluster in keep)
-        )
+        await asyncio.gather(*(_compact(store, cluster, now, keep[cluster]) for cluster in keep))
     assert await _stored(store, "long") == [T0, T0 + 2 * DAY]
     assert await _stored(store, "brief") == [T0 + 2 * DAY]
-    await store.readings.compact_and_prune("long", T0 + 11 * DAY, keep["long"])
+    await _compact(store, "long", T0 + 11 * DAY, keep["long"])
     assert await _stored(store, "long") == [T0 + 2 * DAY]
     assert await _stored(store, "brief") == []  # its own server is down: another one prunes for it
     parts = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'reading_chunk'::regclass"
@@ -62,8 +71,8 @@ async def test_readings_survive_the_shorter_retention_of_another_cluster(store: 
 async def test_states_and_layouts_follow_the_retention_of_their_cluster(store: Store) -> None:
     for cluster in ("brief", "long"):
         await _measure(store, cluster, T0)
-    await store.readings.compact_and_prune("long", T0 + 1, 10 * DAY)
-    await store.readings.compact_and_prune("brief", T0 + DAY, HOUR)
+    await _compact(store, "long", T0 + 1, 10 * DAY)
+    await _compact(store, "brief", T0 + DAY, HOUR)
     assert await store.readings.state("long", "processes") is not None
     assert await store.readings.latest("long") is not None
     assert await store.readings.state("brief", "processes") is None
@@ -72,10 +81,10 @@ async def test_states_and_layouts_follow_the_retention_of_their_cluster(store: S
 
 async def test_the_retention_of_a_removed_cluster_expires(store: Store) -> None:
     await _measure(store, "gone", T0)
-    await store.readings.compact_and_prune("gone", T0 + HOUR, 10 * DAY)
+    await _compact(store, "gone", T0 + HOUR, 10 * DAY)
     for day in (1, 12):
         await _measure(store, "here", T0 + day * DAY)
-        await store.readings.compact_and_prune("here", T0 + day * DAY + HOUR, 2 * DAY)
+        await _compact(store, "here", T0 + day * DAY + HOUR, 2 * DAY)
     assert await _stored(store, "gone") == []
     assert await store.database.fetchval("SELECT array_agg(cluster) FROM retention") == ["here"]
 
@@ -114,20 +123,22 @@ async def test_accounting_survives_the_shorter_retention_of_another_cluster(stor
         store, RetentionSettings(BRIEF, {"long": LONG}), NOW
     )  # by a server that does not prune
     retention = RetentionSettings(BRIEF, {"brief": BRIEF})
-    expected = await find_expired(store, retention, NOW)
+    await _move(store, NOW)
+    expected = await find_expired(store, retention)
     assert {expired.cluster for expired in expected} == {"brief"}
-    assert await prune_accounting(store, retention, NOW) == expected
+    assert await prune(store, retention) == expected
     assert await _rows(store, "long") == before
     assert not any((await _rows(store, "brief")).values())
-    assert await find_expired(store, retention, NOW) == []
+    assert await find_expired(store, retention) == []
 
 
 async def test_partitions_that_expired_for_all_clusters_are_dropped(store: Store) -> None:
     for cluster in ("one", "two"):
         await _account(store, cluster)
     await publish_retention(store, RetentionSettings(BRIEF, {"one": LONG}), NOW)
-    await prune_accounting(
-        store, RetentionSettings(BRIEF, {"one": BRIEF}), NOW
+    await _move(store, NOW)
+    await prune(
+        store, RetentionSettings(BRIEF, {"one": BRIEF})
     )  # "one" has a shorter retention now; "two" never published one
     for cluster in ("one", "two"):
         assert not any((await _rows(store, cluster)).values())
@@ -142,28 +153,34 @@ async def _train(store: Store, cluster: str, uid: str, *times: float) -> None:
     await store.training.append(cluster, uid, [TrainingPoint("loss", 1.0, time) for time in times])
 
 
+async def _prune_training(store: Store, keep: dict[str, float], now: float) -> None:
+    await publish_retention(store, RetentionSettings(BRIEF, {}, keep), now)
+    for cluster, rows, _, _ in await store.training.expired(keep, now):
+        await store.training.prune(keep, now, cluster, rows)
+
+
 async def test_training_points_follow_the_retention_of_their_cluster(store: Store) -> None:
     for cluster in ("brief", "long", "silent"):
         await _train(store, cluster, f"job of {cluster}", T0, T0 + 4 * DAY)
-    await store.training.prune({"long": 10 * DAY}, T0 + 1)
-    await store.training.prune({"brief": DAY}, T0 + 4.5 * DAY)
+    await _prune_training(store, {"long": 10 * DAY}, T0 + 1)
+    await _prune_training(store, {"brief": DAY}, T0 + 4.5 * DAY)
     assert await _losses(store, "job of brief") == [T0 + 4 * DAY]
     assert await _losses(store, "job of long") == await _losses(store, "job of silent") == [T0, T0 + 4 * DAY]
-    await store.training.prune({"brief": DAY}, T0 + 20 * DAY)
+    await _prune_training(store, {"brief": DAY}, T0 + 20 * DAY)
     assert await store.database.fetchval("SELECT count(*) FROM training_series") == 0
 
 
 async def test_late_training_points_are_pruned_too(store: Store) -> None:
     await _train(store, "here", "job", T0)
-    await store.training.prune({"here": DAY}, T0 + 1)
+    await _prune_training(store, {"here": DAY}, T0 + 1)
     await _train(store, "here", "job", T0 - 5 * DAY, T0 - HOUR)
-    await store.training.prune({"here": DAY}, T0 + 1)
+    await _prune_training(store, {"here": DAY}, T0 + 1)
     assert await _losses(store, "job") == [T0 - HOUR, T0]
     # like rows of an older version that did not store the cluster
     await store.database.execute("UPDATE training_series SET cluster = '', oldest = '-infinity'")
-    await store.training.prune({"here": DAY}, T0 + DAY - 1)
+    await _prune_training(store, {"here": DAY}, T0 + DAY - 1)
     assert await _losses(store, "job") == [T0]
-    await store.training.prune({"here": DAY}, T0 + DAY + 1)
+    await _prune_training(store, {"here": DAY}, T0 + DAY + 1)
     assert await _losses(store, "job") == []
     assert await store.database.fetchval("SELECT count(*) FROM training_series") == 0
 
@@ -172,14 +189,14 @@ async def test_a_job_that_reports_during_pruning_keeps_its_new_points(store: Sto
     async def report(uid: str, later: int) -> None:
         await _train(store, "here", uid, T0 + 10 * DAY + later)
 
-    async def prune() -> None:
-        await store.training.prune({"here": DAY}, T0 + 10 * DAY)
+    async def prune_old() -> None:
+        await _prune_training(store, {"here": DAY}, T0 + 10 * DAY)
 
     for number in range(20):
         uid = f"job {number}"
         await _train(store, "here", uid, T0)
-        await asyncio.gather(*(report(uid, later) for later in range(3)), prune())
+        await asyncio.gather(*(report(uid, later) for later in range(3)), prune_old())
         assert {T0 + 10 * DAY + later for later in range(3)} <= set(await _losses(store, uid))
     for days in (30, 31):
-        await store.training.prune({"here": DAY}, T0 + days * DAY)
+        await _prune_training(store, {"here": DAY}, T0 + days * DAY)
     assert await store.database.fetchval("SELECT count(*) FROM training_series") == 0

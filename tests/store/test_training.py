@@ -86,7 +86,7 @@ async def test_series_count_each_point_once_and_forget_pruned_ones(store: Store)
     ]
     await asyncio.gather(*(store.training.append("here", "job", batch) for batch in batches * 4))
     assert await _counted(store) == (100, 100)
-    await store.training.prune({"here": 10.0}, 30.0)
+    await store.training.prune({"here": 10.0}, 30.0, "here", 1_000)
     assert await _counted(store) == (60, 60)
 
 

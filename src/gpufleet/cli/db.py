@@ -2,7 +2,7 @@
 
   gpufleet db upgrade    create or change tables as this version needs them
   gpufleet db check      report whether that is done; exit status 1 if not
-  gpufleet db prune      delete data older than its retention (--dry-run: only show it)
+  gpufleet db prune      show what is older than its retention; --confirm deletes it
   gpufleet db backfill   compute the hours --from … --to … again, from the metric source
   gpufleet db suspicious-owners
                          list workloads whose stored rows are in several namespaces: earlier versions counted
@@ -54,16 +54,31 @@ async def _check(settings: Settings, _arguments: argparse.Namespace) -> int:
 
 async def _prune(settings: Settings, arguments: argparse.Namespace) -> int:
     from gpufleet.server.wiring.maintenance import prune
+    from gpufleet.store.prune_runs import utc
 
-    expired = await prune(settings, dry_run=arguments.dry_run)
-    verb = "would be deleted" if arguments.dry_run else "deleted"
+    if arguments.confirm and arguments.dry_run:
+        raise SettingsError("--confirm deletes and --dry-run does not; give one of them")
+    expired, time, runs = await prune(settings, confirmed=arguments.confirm)
+    verb = "deleted" if arguments.confirm else "would be deleted"
+    newest = "none" if time.newest is None else utc(time.newest)
+    print(f"time of the database: {utc(time.now)}; newest data: {newest}")
+    if time.held:
+        print(f"the server prunes nothing until --confirm: {time.held}")
+    for run in runs:
+        of = f", cluster {run.cluster}" if run.cluster else ""
+        print(f"deleted at {run.at:%Y-%m-%dT%H:%MZ} by {run.holder}: {run.rows:,} rows of {run.origin}{of}")
     for old in expired:
-        if old.cluster:
-            print(f"{old.rows:,} rows of {old.partition or old.table}, cluster {old.cluster}, {verb}")
+        times = f"from {utc(old.oldest)} to {utc(old.newest)}"
+        if old.partition and not old.cluster:
+            print(f"{old.partition} (about {old.rows:,} rows, {times}) {verb}")
         else:
-            print(f"{old.partition} (about {old.rows:,} rows) {verb}")
+            print(
+                f"{old.rows:,} rows of {old.partition or old.table}, cluster {old.cluster}, {times}, {verb}"
+            )
     if not expired:
         print("nothing is older than its retention")
+    elif not arguments.confirm:
+        print("nothing was deleted; gpufleet db prune --confirm deletes all of it")
     return 0
 
 
@@ -112,7 +127,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the action and its flags."""
     parser.add_argument("action", choices=list(ACTIONS), metavar="|".join(ACTIONS), help="What to do.")
     parser.add_argument(
-        "--dry-run", action="store_true", help="With prune: show what would be deleted, and keep it."
+        "--dry-run", action="store_true", help="With prune: show what would be deleted (the default)."
+    )
+    parser.add_argument(
+        "--confirm", action="store_true", help="With prune: delete it, also after a gap of more than a day."
     )
     parser.add_argument("--from", dest="first", metavar="TIME", help="With backfill: the first hour.")
     parser.add_argument("--to", dest="last", metavar="TIME", help="With backfill: the last hour.")

@@ -133,6 +133,7 @@ class DemoFleet:
             self._cluster, list(allocation_periods(self.simulation, *missing))
         )
         await store.capacity_periods.save(self._cluster, list(self.simulation.capacities(*missing)))
+        await store.accounted.set_stored_until(self._cluster, missing[1])
         await store.readings.append(self._cluster, self.simulation.readings_at(self._now))
         await self._write_snapshots(store, self._snapshot_times(missing)[:1])
 

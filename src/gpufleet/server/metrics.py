@@ -34,6 +34,7 @@ class ServerMetrics:
         self._ages: dict[tuple[str, str], Callable[[], float | None]] = {}
         self._dependencies: Callable[[], Mapping[str, str]] = dict
         self._counts: dict[str, tuple[str, Callable[[], float]]] = {}
+        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
         self._request_seconds = Histogram(
             "gpufleet_http_request_seconds",
             "Time from the arrival of a request to the end of its response.",
@@ -66,6 +67,10 @@ class ServerMetrics:
     def count(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """Expose a counter whose value `read` returns at each scrape."""
         self._counts[name] = (help_text, read)
+
+    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """Expose a gauge whose value `read` returns at each scrape."""
+        self._gauges[name] = (help_text, read)
 
     def dependencies(self, read: Callable[[], Mapping[str, str]]) -> None:
         """Expose the states that `read` returns: 1 for `ok`, 0 for `down`, none for `off`."""
@@ -121,6 +126,8 @@ class ServerMetrics:
         yield up
         for name, (help_text, read_count) in self._counts.items():
             yield CounterMetricFamily(name, help_text, value=read_count())
+        for name, (help_text, read_value) in self._gauges.items():
+            yield GaugeMetricFamily(name, help_text, value=read_value())
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""

@@ -1,6 +1,6 @@
 """Send usage reports by webhook and mail at fixed times.
 
-One server of a database sends them. The webhook gets the totals and the largest groups as a sentence, a mail also has
+One server of a database sends them, each once. The webhook gets the totals and the largest groups as a sentence, a mail also has
 the printable page attached. A report whose time passes while no server runs is not sent later: it can be read at
 any time from `/api/v1/gpu-aggregation/report`.
 """
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 from gpufleet.accounting.report import Report, ReportPeriod, period_of
-from gpufleet.errors import GpufleetError
+from gpufleet.errors import GpufleetError, LeadershipLost
 from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import ReportSettings
@@ -25,6 +25,9 @@ _log = get_logger("reports")
 Build = Callable[[str, ReportPeriod], Awaitable[Report]]
 """Returns the report of a cluster."""
 
+Claim = Callable[[str, str], Awaitable[bool]]
+"""Records that the report of a cluster and a period is being sent; returns False if it was before."""
+
 
 class ScheduledReports:
     """Sends the reports of `clusters`."""
@@ -35,6 +38,7 @@ class ScheduledReports:
         routes: AlertRoutes,
         clusters: list[str],
         build: Build,
+        claim: Claim,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         longest_sleep: float = LONGEST_SLEEP,
     ) -> None:
@@ -42,6 +46,7 @@ class ScheduledReports:
         self._routes = routes
         self._clusters = clusters
         self._build = build
+        self._claim = claim
         self._now = now
         self._longest_sleep = longest_sleep
 
@@ -59,6 +64,10 @@ class ScheduledReports:
         for cluster in self._clusters:
             try:
                 made = await self._build(cluster, period)
+                if not await self._claim(cluster, period.name):
+                    continue
+            except LeadershipLost:
+                raise
             except GpufleetError as error:
                 _log.warning("report_not_sent", cluster=cluster, period=period.name, error=str(error))
                 continue

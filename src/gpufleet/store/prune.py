@@ -1,20 +1,28 @@
-"""Delete accounting data that is older than the retention of its cluster.
+"""Delete accounting data and training points that are older than the retention of their cluster.
 
 Monthly partitions that expired for every cluster are dropped; in all others, rows are deleted by cluster.
-`find_expired` is a dry run of `prune_accounting`. The retention of clusters that belong to other servers
-is in the database, where `publish_retention` puts it. Clusters without one use the default settings.
+`find_expired` is a dry run of `prune`. The retention of clusters that belong to other servers is in the
+database, where `publish_retention` puts it. Clusters without one use the default settings.
+
+A wrong clock or setting must not delete much: see `prune_runs` for the time that counts and when it is not
+trusted. A run of the server deletes at most the oldest month of each partitioned table and `MAX_SHARE` of others;
+an operator who has seen the dry run may delete everything at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import asyncpg
 
+from gpufleet.errors import OperationRefused
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import AccountingSettings
-from gpufleet.store.partitions import first_hour, month_of, months_before
+from gpufleet.store.partitions import first_hour, month_of, months_before, span_of
+from gpufleet.store.prune_runs import MAX_SHARE, MIN_ROWS, PruneTime, confirm, prune_time, record_run
 from gpufleet.store.retention_requests import record_retention, requested_retention
 from gpufleet.store.store import Store
+from gpufleet.store.training import TRAINING_RETENTION
 
 _MONTHLY = {
     "snapshot": "snapshot_retention",
@@ -34,6 +42,7 @@ _BY_END = {
 }
 """Tables whose rows expire by their end."""
 
+_TRAINING = "training_point"
 _SETTINGS = tuple(dict.fromkeys((*_MONTHLY.values(), *_BY_END.values())))
 _ROWS_PER_DELETE = 100_000
 """Few enough that one statement stays below the query timeout."""
@@ -47,6 +56,8 @@ class RetentionSettings(NamedTuple):
     """For clusters without a published retention."""
     clusters: Mapping[str, AccountingSettings]
     """For the clusters of this server."""
+    training: Mapping[str, float] = {}
+    """Seconds for which they keep training points."""
 
 
 class Expired(NamedTuple):
@@ -59,6 +70,9 @@ class Expired(NamedTuple):
     """The cluster whose rows to delete; empty for a partition to drop."""
     rows: int
     """The number of rows; an estimate for a partition to drop."""
+    oldest: float = 0.0
+    newest: float = 0.0
+    """The times of the rows: their ends, or the span of the partition."""
 
 
 class _Cluster(NamedTuple):
@@ -75,33 +89,47 @@ async def publish_retention(store: Store, retention: RetentionSettings, now: flo
         for name in _SETTINGS:
             seconds = {cluster: getattr(settings, name) for cluster, settings in retention.clusters.items()}
             await record_retention(connection, _key(name), seconds, now)
+        await record_retention(connection, TRAINING_RETENTION, retention.training, now)
 
     await store.database.transaction(work)
 
 
-async def find_expired(store: Store, retention: RetentionSettings, now: float) -> list[Expired]:
-    """Return what `prune_accounting` would delete."""
-    return await store.database.transaction(lambda connection: _find(connection, retention, now))
+async def find_expired(store: Store, retention: RetentionSettings) -> list[Expired]:
+    """Return what `prune` would delete if it were confirmed."""
+    now = (await time_of(store)).latest
+    found = await store.database.transaction(lambda connection: _find(connection, retention, now))
+    points = await store.training.expired(retention.training, now)
+    return found + [Expired(_TRAINING, "", *each) for each in points]
 
 
-async def prune_accounting(store: Store, retention: RetentionSettings, now: float) -> list[Expired]:
-    """Delete expired data and return what was deleted."""
-    await publish_retention(store, retention, now)
-    found = await find_expired(store, retention, now)
+async def prune(store: Store, retention: RetentionSettings, *, confirmed: bool = False) -> list[Expired]:
+    """Delete expired data and return what was deleted.
 
-    async def drop_partitions(connection: asyncpg.Connection) -> None:
-        for expired in found:
-            if not expired.cluster:
-                await connection.execute(f"DROP TABLE IF EXISTS {expired.partition}")
-
+    Without `confirmed` delete a bounded part, and raise OperationRefused after a gap.
+    """
+    time = await time_of(store)
+    if time.held and not confirmed:
+        raise OperationRefused(
+            f"nothing is pruned: {time.held}. Correct the clock, or look at gpufleet db prune --dry-run and then "
+            "run gpufleet db prune --confirm"
+        )
+    now = time.latest
+    await publish_retention(store, retention, time.now)
+    found = await find_expired(store, retention)
+    if confirmed:
+        await store.database.transaction(confirm)
+    else:
+        found = await store.database.transaction(lambda connection: _bounded(connection, found))
     clusters = await store.database.transaction(lambda connection: _clusters(connection, retention))
     for cluster in clusters:
         first = first_hour(*month_of(_oldest_hour(cluster, "workload_retention", now)))
         await store.hours.set_workloads_pruned(cluster.name, first)
-    await store.database.transaction(drop_partitions)
+    await store.database.transaction(partial(_drop_partitions, found=found))
     by_name = {cluster.name: cluster for cluster in clusters}
     for expired in found:
-        if expired.cluster:
+        if expired.table == _TRAINING:
+            await store.training.prune(retention.training, now, expired.cluster, expired.rows)
+        elif expired.cluster:
             await _delete(store, expired, by_name[expired.cluster], now)
         _log.info("accounting_pruned", **expired._asdict())
     for cluster in clusters:
@@ -110,28 +138,52 @@ async def prune_accounting(store: Store, retention: RetentionSettings, now: floa
     return found
 
 
+async def time_of(store: Store) -> PruneTime:
+    """Return the time for pruning."""
+    return await store.database.transaction(lambda connection: prune_time(connection, store.database.clock))
+
+
+async def _bounded(connection: asyncpg.Connection, found: Sequence[Expired]) -> list[Expired]:
+    """Return what one run of a server may delete of it."""
+    bounded: dict[tuple[str, str], Expired] = {}
+    for expired in found:
+        if expired.partition:
+            bounded.setdefault((expired.table, expired.cluster), expired)
+            continue
+        rows = max(MIN_ROWS, int(MAX_SHARE * await _estimated_rows(connection, expired.table)))
+        bounded[expired.table, expired.cluster] = expired._replace(rows=min(expired.rows, rows))
+    return list(bounded.values())
+
+
+async def _drop_partitions(connection: asyncpg.Connection, found: Sequence[Expired]) -> None:
+    for expired in found:
+        if expired.partition and not expired.cluster:
+            await connection.execute(f"DROP TABLE IF EXISTS {expired.partition}")
+            await record_run(connection, expired.partition, "", *expired[3:])
+
+
 async def _find(connection: asyncpg.Connection, retention: RetentionSettings, now: float) -> list[Expired]:
     clusters = await _clusters(connection, retention)
     found = []
     for table, name in _MONTHLY.items():
         oldest = min((_oldest_hour(cluster, name, now) for cluster in clusters), default=0)
         dropped = await months_before(connection, table, oldest)
-        found += [
-            Expired(table, partition, "", await _estimated_rows(connection, partition))
-            for partition in dropped
-        ]
+        for each in dropped:
+            rows = await _estimated_rows(connection, each)
+            found.append(Expired(table, each, "", rows, *span_of(each)))
         for cluster in clusters:
             partitions = await months_before(connection, table, _oldest_hour(cluster, name, now))
-            found += [Expired(table, each, cluster.name, 0) for each in partitions if each not in dropped]
-    found += [Expired(table, "", cluster.name, 0) for table in _BY_END for cluster in clusters]
-    by_name = {cluster.name: cluster for cluster in clusters}
-    counted = [
-        each._replace(rows=await _count(connection, each, by_name[each.cluster], now))
-        if each.cluster
-        else each
-        for each in found
-    ]
-    return [each for each in counted if each.rows or not each.cluster]
+            found += [
+                await _count(connection, Expired(table, each, cluster.name, 0), cluster, now)
+                for each in partitions
+                if each not in dropped
+            ]
+    for table in _BY_END:
+        found += [
+            await _count(connection, Expired(table, "", cluster.name, 0), cluster, now)
+            for cluster in clusters
+        ]
+    return [each for each in found if each.rows or not each.cluster]
 
 
 async def _clusters(connection: asyncpg.Connection, retention: RetentionSettings) -> list[_Cluster]:
@@ -172,14 +224,25 @@ async def _estimated_rows(connection: asyncpg.Connection, partition: str) -> int
     return int(await connection.fetchval(query, partition))
 
 
-async def _count(connection: asyncpg.Connection, expired: Expired, cluster: _Cluster, now: float) -> int:
+async def _count(connection: asyncpg.Connection, expired: Expired, cluster: _Cluster, now: float) -> Expired:
     rows, params = _from_where(expired, cluster, now)
-    return int(await connection.fetchval(f"SELECT count(*) FROM {rows}", *params))  # noqa: S608
+    extent = "0, 0" if expired.partition else "min(ended_at), max(ended_at)"
+    count, *times = await connection.fetchrow(f"SELECT count(*), {extent} FROM {rows}", *params)  # noqa: S608
+    oldest, newest = span_of(expired.partition) if expired.partition else times
+    return expired._replace(rows=count, oldest=oldest, newest=newest)
 
 
 async def _delete(store: Store, expired: Expired, cluster: _Cluster, now: float) -> None:
     rows, params = _from_where(expired, cluster, now)
-    batch = f"SELECT ctid FROM {rows} LIMIT {_ROWS_PER_DELETE}"  # noqa: S608
-    query = f"DELETE FROM {expired.partition or expired.table} WHERE ctid = ANY (ARRAY({batch}))"  # noqa: S608
-    for _ in range(0, expired.rows, _ROWS_PER_DELETE):
-        await store.database.execute(query, *params)
+    order = "" if expired.partition else "ORDER BY ended_at"
+    origin = expired.partition or expired.table
+
+    async def work(connection: asyncpg.Connection, limit: int) -> None:
+        batch = f"SELECT ctid FROM {rows} {order} LIMIT {limit}"  # noqa: S608
+        done = await connection.execute(f"DELETE FROM {origin} WHERE ctid = ANY (ARRAY({batch}))", *params)  # noqa: S608
+        await record_run(
+            connection, origin, cluster.name, int(done.split()[1]), expired.oldest, expired.newest
+        )
+
+    for deleted in range(0, expired.rows, _ROWS_PER_DELETE):
+        await store.database.transaction(partial(work, limit=min(_ROWS_PER_DELETE, expired.rows - deleted)))

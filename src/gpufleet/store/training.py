@@ -20,12 +20,16 @@ import asyncpg
 from gpufleet.errors import InvalidRequest, LimitExceeded
 from gpufleet.model.training_point import RankProgress, TrainingPoint
 from gpufleet.store.postgres.database import Database
-from gpufleet.store.retention_requests import record_retention, requested_retention
+from gpufleet.store.prune_runs import record_run
+from gpufleet.store.retention_requests import requested_retention
 
 _WHOLE_JOB = -1
+_POINTS_PER_DELETE = 100_000
+"""Few enough that one statement stays below the query timeout."""
 _STEP_NAMES = ["step", "steps", "global_step", "iteration"]
 """Metrics that count steps; a job reports one of them."""
-_RETENTION = "metrics.training_retention"
+TRAINING_RETENTION = "metrics.training_retention"
+"""The setting, as the key of its values in the database."""
 MAX_METRICS = 200
 MAX_SERIES = 50_000
 MAX_READ_POINTS = 20_000
@@ -107,14 +111,19 @@ CROSS JOIN LATERAL (
 WHERE number > 0 ORDER BY workload_uid, rank, at DESC
 """
 _OTHERS = "SELECT DISTINCT cluster FROM training_series WHERE cluster <> ALL($1::text[])"
-_DELETE_POINTS = """
-WITH deleted AS (
-    DELETE FROM training_point USING training_series
-    WHERE series = id AND cluster = $1 AND oldest < $2 AND at < $2 RETURNING series
+_EXPIRED = "training_series ON series = id WHERE cluster = $1 AND oldest < $2 AND at < $2"
+_COUNT_EXPIRED = f"SELECT count(*), min(at), max(at) FROM training_point JOIN {_EXPIRED}"  # noqa: S608
+_DELETE_POINTS = f"""
+WITH expired AS (SELECT series, at FROM training_point JOIN {_EXPIRED} LIMIT $3),
+deleted AS (
+    DELETE FROM training_point AS point USING expired
+    WHERE point.series = expired.series AND point.at = expired.at RETURNING point.series, point.at
+), counted AS (
+    UPDATE training_series SET points = points - number
+    FROM (SELECT series, count(*) AS number FROM deleted GROUP BY series) AS lost WHERE id = series
 )
-UPDATE training_series SET points = points - counted.number
-FROM (SELECT series, count(*) AS number FROM deleted GROUP BY series) AS counted WHERE id = series
-"""
+SELECT count(*), min(at), max(at) FROM deleted
+"""  # noqa: S608
 _UPDATE_OLDEST = """
 UPDATE training_series SET oldest = coalesce((SELECT min(at) FROM training_point WHERE series = id), 'infinity')
 WHERE cluster = $1 AND oldest < $2
@@ -197,24 +206,37 @@ class TrainingStore:
             )
         return found
 
-    async def prune(self, keep: Mapping[str, float], now: float) -> None:
-        """Delete points older than the retention of their cluster (`keep` in seconds), and empty series.
+    async def expired(self, keep: Mapping[str, float], now: float) -> list[tuple[str, int, float, float]]:
+        """Return cluster, number, oldest and newest of the points that `prune` would delete."""
+        retention = await self._database.transaction(partial(_retention, keep=keep))
+        found = []
+        for cluster, seconds in retention.items():
+            row = await self._database.fetchrow(_COUNT_EXPIRED, cluster, now - seconds)
+            if row is not None and row["count"]:
+                found.append((cluster, *row))
+        return found
+
+    async def prune(self, keep: Mapping[str, float], now: float, cluster: str, most: int) -> None:
+        """Delete at most so many points older than the retention of a cluster (`keep` in seconds), and empty series.
 
         Other clusters use the retention that their servers recorded, or else the longest one.
         """
-
-        async def retention(connection: asyncpg.Connection) -> dict[str, float]:
-            await record_retention(connection, _RETENTION, keep, now)
-            requested = await requested_retention(connection, _RETENTION)
-            others = await connection.fetch(_OTHERS, list(requested))
-            return requested | {row["cluster"]: max(requested.values()) for row in others}
-
-        for cluster, seconds in (await self._database.transaction(retention)).items():
-            await self._database.transaction(partial(_prune, cluster=cluster, before=now - seconds))
+        retention = await self._database.transaction(partial(_retention, keep=keep))
+        before = now - retention[cluster]
+        for deleted in range(0, most, _POINTS_PER_DELETE):
+            limit = min(_POINTS_PER_DELETE, most - deleted)
+            await self._database.transaction(partial(_prune, cluster=cluster, before=before, limit=limit))
 
 
-async def _prune(connection: asyncpg.Connection, cluster: str, before: float) -> None:
-    await connection.execute(_DELETE_POINTS, cluster, before)
+async def _retention(connection: asyncpg.Connection, keep: Mapping[str, float]) -> dict[str, float]:
+    requested = {**await requested_retention(connection, TRAINING_RETENTION), **keep}
+    others = await connection.fetch(_OTHERS, list(requested))
+    return requested | {row["cluster"]: max(requested.values()) for row in others if requested}
+
+
+async def _prune(connection: asyncpg.Connection, cluster: str, before: float, limit: int) -> None:
+    count, oldest, newest = await connection.fetchrow(_DELETE_POINTS, cluster, before, limit)
+    await record_run(connection, "training_point", cluster, count, oldest, newest)
     await connection.execute(_UPDATE_OLDEST, cluster, before)
     # Lock, then check again: points stored before the lock are visible, and none are stored after it.
     empty = [row["id"] for row in await connection.fetch(_EMPTY, cluster)]

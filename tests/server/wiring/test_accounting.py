@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import wait_until
 
 from gpufleet.cli import main
-from gpufleet.errors import SettingsError
+from gpufleet.errors import SettingsError, StoreUnavailable
 from gpufleet.kubernetes import Connection, KubeClient
 from gpufleet.kubernetes.crds.generate import definitions
 from gpufleet.runtime.settings import (
@@ -24,9 +24,12 @@ from gpufleet.runtime.settings import (
     load_settings,
 )
 from gpufleet.scheduler.queues.expected_order import QueueRules
+from gpufleet.server.wiring import leader_health
 from gpufleet.server.wiring.accounting import rollup_plan, snapshot_step
 from gpufleet.server.wiring.assemble import open_components
+from gpufleet.server.wiring.components import Components
 from gpufleet.store import Store
+from gpufleet.store.postgres.leadership import holder_name
 from kubelite import KubeLite
 
 GPU = "nvidia.com/gpu"
@@ -93,6 +96,54 @@ async def test_one_of_two_servers_writes_and_ended_workloads_come_back(
         later = await open_components(settings, exit_stack)
         (ended,) = later.clusters.default.fleet.ended().values()
         assert ended.workload.name == "p"
+
+
+async def test_health_and_metrics_show_who_leads_in_which_epoch_and_how_old_the_data_is(
+    settings: Settings, api: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as exit_stack:
+        first = await open_components(settings, exit_stack)
+        second = await open_components(settings, exit_stack)
+        servers = (first, second)
+
+        async def led() -> bool:
+            return " leads (epoch 1)" in await first.probes["accounting"]()
+
+        await wait_until(led)
+        for server in servers:
+            message = await server.probes["accounting"]()
+            assert message.startswith(f"{holder_name()} leads (epoch 1)")
+            assert "gpufleet_accounting_epoch 1.0" in server.metrics.exposition().decode()
+            assert "behind" in (clock := await server.probes["clock"]()) or "ahead" in clock
+        numbers = [server.metrics.exposition().decode() for server in servers]
+        assert sum("gpufleet_accounting_leader 1.0" in each for each in numbers) == 1
+        assert "newest snapshot 0 min ago, last hour " in message
+
+        database = first.store.database
+        database.clock = "clock_timestamp() + interval '2 days'"
+        monkeypatch.setattr(leader_health, "_PATIENCE", 0.0)
+        with pytest.raises(StoreUnavailable, match="no server leads the accounting"):
+            await first.probes["accounting"]()
+        with pytest.raises(StoreUnavailable, match=r"clock is 172800\.0 s behind the database's clock"):
+            await first.probes["clock"]()
+        ahead = first.metrics.registry.get_sample_value("gpufleet_clock_ahead_seconds")
+        assert ahead == pytest.approx(-172_800.0, abs=5.0)
+        assert "gpufleet_pruning_held 1.0" in first.metrics.exposition().decode()
+
+
+async def test_a_leader_that_stores_nothing_is_no_leader_that_writes(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_health, "_PATIENCE", 0.0)
+    components = Components(settings, AsyncExitStack())
+    components.store = store
+    leader_health.watch_leader(components)
+    await store.accounted.open("default", await store.database.now() - 600.0)
+    async with store.leadership("accounting"):
+        with pytest.raises(StoreUnavailable, match=r"but has stored nothing for 60[0-9] s"):
+            await components.probes["accounting"]()
+        await store.accounted.set_stored_until("default", await store.database.now())
+        assert await components.probes["accounting"]() == f"{holder_name()} leads (epoch 1)"
 
 
 async def test_queues_and_evictions_are_recorded_for_replays(

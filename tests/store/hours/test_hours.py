@@ -16,7 +16,7 @@ from gpufleet.model.hours import (
 )
 from gpufleet.runtime.settings import AccountingSettings
 from gpufleet.store import Store
-from gpufleet.store.prune import RetentionSettings, prune_accounting
+from gpufleet.store.prune import RetentionSettings, prune
 
 NUMBER = 450_000
 
@@ -101,7 +101,10 @@ async def test_the_sums_of_a_day_do_not_shrink_when_its_hours_are_pruned(store: 
     whole = {"cluster": 6.0, "namespace": 6.0, "workload": 6.0}
     assert await sums(store) == whole
     settings = AccountingSettings(workload_retention=86_400.0)
-    await prune_accounting(store, RetentionSettings(settings, {}), (NUMBER + 31 * 24) * 3600.0)
+    later = (NUMBER + 31 * 24) * 3600.0
+    store.database.clock = f"to_timestamp({later})"
+    await store.accounted.set_stored_until("prod", later)
+    await prune(store, RetentionSettings(settings, {}))
     assert await rows(store) == 0
     await store.hours.mark_stale("prod", NUMBER)
     assert not await save(store, "prod", hour_of(["Job"]), NUMBER + 1)  # late data

@@ -16,20 +16,27 @@ from gpufleet.accounting.loop import AccountedCluster, AccountingLoop
 from gpufleet.accounting.recorder import Recorder
 from gpufleet.accounting.report import Report, ReportPeriod, grouping_of
 from gpufleet.accounting.rollup import RollupPlan
-from gpufleet.errors import SettingsError
+from gpufleet.errors import SettingsError, StoreUnavailable
 from gpufleet.fleet.clusters import Cluster
 from gpufleet.fleet.state import Fleet
 from gpufleet.fleet.workloads.archive import MAX_ARCHIVED, WorkloadRecord
 from gpufleet.runtime.alert_routes import AlertRoutes
-from gpufleet.runtime.settings import AccountingSettings, AlertSettings, ReportSettings, Settings
+from gpufleet.runtime.settings import (
+    AccountingSettings,
+    AlertSettings,
+    MetricsSettings,
+    ReportSettings,
+    Settings,
+)
 from gpufleet.scheduler.queues.expected_order import rules_of
 from gpufleet.server.routes.accounting.report import build_report
 from gpufleet.server.routes.accounting.report_chart import CHART_LINES
 from gpufleet.server.scheduled_reports import ScheduledReports
 from gpufleet.server.wiring.components import Components
+from gpufleet.server.wiring.leader_health import watch_leader
 from gpufleet.sources.kubernetes.source import KubernetesSource
 from gpufleet.store import Store, lead
-from gpufleet.store.prune import RetentionSettings, prune_accounting, publish_retention
+from gpufleet.store.prune import RetentionSettings, prune, publish_retention
 
 _STORE_ENDED_EVERY = 5.0
 _RECORD_RULES_EVERY = 5.0
@@ -47,8 +54,9 @@ async def open_accounting(components: Components) -> None:
         )
         for cluster in components.clusters
     ]
+    now = await store.database.now()
     for cluster in components.clusters:
-        await store.accounted.open(cluster.name, time.time())
+        await store.accounted.open(cluster.name, now)
         cluster.fleet.restore_ended(await store.ended.newest(cluster.name, MAX_ARCHIVED))
         background.start("ended_workloads", partial(_store_ended, cluster.fleet, store), cluster=cluster.name)
 
@@ -57,17 +65,22 @@ async def open_accounting(components: Components) -> None:
         background.start("queue_rules", record, cluster=name)
 
     retention = retention_settings(components.settings)
-    await publish_retention(store, retention, time.time())
+    await publish_retention(store, retention, now)
 
-    async def prune() -> None:
-        await prune_accounting(store, retention, time.time())
+    async def prune_expired() -> None:
+        try:
+            await prune(store, retention)
+        except StoreUnavailable:
+            components.metrics.store_error("prune")
+            raise
 
     for account in accounts:
         components.metrics.age("snapshots", account.recorder.cluster, partial(_age, account, "snapshot"))
         components.metrics.age("hours", account.recorder.cluster, partial(_age, account, "hours"))
-    loop = AccountingLoop(accounts, store, prune)
+    loop = AccountingLoop(accounts, store, prune_expired)
     background.start("periods", loop.collect)
     background.start("accounting", lambda: lead(lambda: store.leadership("accounting"), loop.run_as_leader))
+    watch_leader(components)
     _schedule_reports(components)
 
 
@@ -88,6 +101,7 @@ def _schedule_reports(components: Components) -> None:
         AlertRoutes(settings[AlertSettings]),
         [cluster.name for cluster in components.clusters],
         build,
+        store.sent_reports.claim,
     )
     components.background.start("reports", lambda: lead(lambda: store.leadership("reports"), reports.run))
 
@@ -101,7 +115,8 @@ def _age(account: AccountedCluster, kind: Literal["snapshot", "hours"]) -> float
 def retention_settings(settings: Settings) -> RetentionSettings:
     """Return how long the accounting of each cluster is kept."""
     clusters = {name: own[AccountingSettings] for name, own in settings.clusters.items()}
-    return RetentionSettings(settings[AccountingSettings], clusters)
+    training = {name: own[MetricsSettings].training_retention for name, own in settings.clusters.items()}
+    return RetentionSettings(settings[AccountingSettings], clusters, training)
 
 
 def rollup_plan(settings: AccountingSettings) -> RollupPlan:

@@ -23,6 +23,7 @@ from gpufleet.server.http.server import Server
 from gpufleet.server.wiring.accounting import open_accounting
 from gpufleet.server.wiring.clusters import open_clusters
 from gpufleet.server.wiring.components import Components
+from gpufleet.server.wiring.leader_health import watch_clock
 from gpufleet.server.wiring.login import build_login, open_identity_provider
 from gpufleet.server.wiring.routes import add_routes
 from gpufleet.store.store import open_store
@@ -79,6 +80,7 @@ async def open_database(components: Components) -> None:
         return f"PostgreSQL {version}"
 
     components.store, components.probes["store"] = store, probe
+    watch_clock(components)
     for name, help_text, read in (
         ("transactions", "Transactions with the database.", lambda: store.database.counts.transactions),
         ("repeats", "Transactions retried after an error.", lambda: store.database.counts.repeats),

@@ -1,6 +1,5 @@
 """Prune and backfill accounting data outside of a server, for `gpufleet db`."""
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
@@ -15,9 +14,13 @@ from gpufleet.server.wiring.accounting import retention_settings, rollup_plan, s
 from gpufleet.store import Store
 from gpufleet.store.postgres.database import open_database
 from gpufleet.store.postgres.migrate import check
-from gpufleet.store.prune import Expired, find_expired, prune_accounting
+from gpufleet.store.prune import Expired, find_expired, time_of
+from gpufleet.store.prune import prune as prune_store
+from gpufleet.store.prune_runs import PruneRun, PruneTime, last_runs
 from gpufleet.store.store import open_server
 from gpufleet.store.suspicious_owners import SuspiciousOwner, find_suspicious_owners
+
+_SHOWN_RUNS = 5
 
 
 class BackfilledHour(NamedTuple):
@@ -28,11 +31,26 @@ class BackfilledHour(NamedTuple):
     result: RolledHour
 
 
-async def prune(settings: Settings, *, dry_run: bool) -> Sequence[Expired]:
-    """Delete data older than its retention, and return what it was; with `dry_run` only return it."""
+class Pruning(NamedTuple):
+    """What was or would be deleted."""
+
+    expired: Sequence[Expired]
+    time: PruneTime
+    runs: Sequence[PruneRun]
+    """The last deletions."""
+
+
+async def prune(settings: Settings, *, confirmed: bool) -> Pruning:
+    """Return what is older than its retention; with `confirmed` delete it."""
+    retention = retention_settings(settings)
     async with _open_existing_store(settings[StoreSettings]) as store:
-        act = find_expired if dry_run else prune_accounting
-        return await act(store, retention_settings(settings), time.time())
+        time = await time_of(store)
+        runs = await store.database.transaction(lambda connection: last_runs(connection, _SHOWN_RUNS))
+        if confirmed:
+            expired = await prune_store(store, retention, confirmed=True)
+        else:
+            expired = await find_expired(store, retention)
+    return Pruning(expired, time, runs)
 
 
 async def suspicious_owners(settings: Settings) -> Sequence[SuspiciousOwner]:
@@ -52,7 +70,7 @@ async def backfill(
             accounting = own[AccountingSettings]
             metrics = await _open_metrics(name, own[MetricsSettings], store, closing)
             plan, step = rollup_plan(accounting), snapshot_step(accounting)
-            known_since = time.time() - accounting.holding_retention
+            known_since = await store.database.now() - accounting.holding_retention
             for hour in hours:
                 result = await roll_hour(
                     name, hour, step, store, metrics, plan, lambda _uid: None, known_since

@@ -16,7 +16,6 @@ from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import (
     AccountingSettings,
     AuthSettings,
-    MetricsSettings,
     Settings,
     StoreSettings,
     TrainingSettings,
@@ -58,7 +57,6 @@ from gpufleet.server.wiring.straggler_alerts import start_straggler_alerts
 from gpufleet.store.training import TrainingStore
 
 KEY_FILE = "workload-tokens.key"
-_PRUNE_EVERY = 3600.0
 _STRAGGLERS_EVERY = 15.0
 _STEPS_OF = 86_400.0
 """Seconds after which a job without steps no longer counts as one that reports them."""
@@ -144,7 +142,6 @@ def add_routes(components: Components) -> None:
     components.metrics.registry.register(FleetMetrics(clusters))
     components.background.start("stragglers", lambda: _watch_stragglers(watches.values(), store.training))
     start_straggler_alerts(components, watches)
-    components.background.start("prune_training", lambda: _prune_training(components))
 
 
 def workload_tokens(settings: Settings) -> WorkloadTokens:
@@ -173,19 +170,6 @@ async def _watch_stragglers(watches: Iterable[StragglerWatch], training: Trainin
             for _ in watch.check_steps(now, progress):
                 await asyncio.sleep(0)
         await asyncio.sleep(_STRAGGLERS_EVERY)
-
-
-async def _prune_training(components: Components) -> None:
-    """Delete old training numbers, also of clusters whose readings are in Prometheus."""
-    clusters = components.settings.clusters.items()
-    retention = {name: settings[MetricsSettings].training_retention for name, settings in clusters}
-    while True:
-        try:
-            await components.store.training.prune(retention, time.time())
-        except StoreUnavailable as error:
-            components.metrics.store_error("prune_training")
-            _log.warning("training_not_pruned", error=str(error))
-        await asyncio.sleep(_PRUNE_EVERY)
 
 
 def _sizes(answers: Iterable[tuple[object, Prepared[Any]]]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Move the clock of one process with libfaketime, installed on this machine or taken from Debian's archive.
 
-Hours are computed after they end, and tests don't wait for that. `gpufleet db backfill` computes any hour from
-stored data, so it runs with a clock that is ahead. Everything else runs on the real clock.
+Hours are computed after they end, and end-to-end tests don't wait for that: `gpufleet db backfill`, which computes any
+hour from stored data, runs with a clock that is ahead. Other tests start a server whose clock is wrong.
 """
 
 from pathlib import Path
