@@ -45,13 +45,37 @@ ALERTS = (
     ),
     Alert(
         "GpufleetDependencyDown",
-        'min by (dependency) (gpufleet_dependency_up{dependency!="store"}) == 0',
+        'min by (dependency) (gpufleet_dependency_up{dependency!~"store|accounting|clock"}) == 0',
         "warning",
         "{{ $labels.dependency }}, which gpufleet depends on, does not answer",
         "What the server shows of it is out of date. /api/healthz shows the reason to callers with a token.",
         Firing({'gpufleet_dependency_up{dependency="metrics"}': "0x30"}, 20, {"dependency": "metrics"}),
         {'gpufleet_dependency_up{dependency="metrics"}': "0x8 1x22"},
         "10m",
+    ),
+    Alert(
+        "GpufleetWithoutLeader",
+        'max(gpufleet_dependency_up{dependency="accounting"}) == 0',
+        "critical",
+        "No gpufleet server writes the accounting",
+        "No server leads, or the leader stores nothing: there are no new snapshots, hours and reports. /api/healthz shows "
+        "the leader and its epoch to callers with a token.",
+        Firing({'gpufleet_dependency_up{dependency="accounting",instance="a"}': "0x30"}, 20),
+        {
+            'gpufleet_dependency_up{dependency="accounting",instance="a"}': "0x30",
+            'gpufleet_dependency_up{dependency="accounting",instance="b"}': "1x30",
+        },
+        "2m",
+    ),
+    Alert(
+        "GpufleetClockWrong",
+        "abs(gpufleet_clock_ahead_seconds) > 5",
+        "warning",
+        "The clock of gpufleet {{ $labels.instance }} differs from that of its database by {{ $value | humanizeDuration }}",
+        "From a difference of store.max_clock_skew (60s) on this server does no accounting.",
+        Firing({'gpufleet_clock_ahead_seconds{instance="a"}': "-90x30"}, 20, {"instance": "a"}, "1m 30s"),
+        {'gpufleet_clock_ahead_seconds{instance="a"}': "0.3x30"},
+        "5m",
     ),
     Alert(
         "GpufleetReadingsOld",
