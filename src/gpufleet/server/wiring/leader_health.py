@@ -28,11 +28,13 @@ def watch_leader(components: Components) -> None:
         stored = await time_of(store)
         seen["epoch"], seen["held"] = float(leader.epoch if leader else 0), float(bool(stored.held))
         new = time.monotonic() - started < _PATIENCE
+        silence = stored.now - (stored.newest or stored.now)
+        if leader is None and silence <= _MAX_SILENCE:
+            return "a leader is being elected, or a server of an earlier version leads"
         if leader is None or leader.expired_for > (0 if new else _PATIENCE):
             if new:
                 return "a leader is being elected"
             raise StoreUnavailable("no server leads the accounting, so no snapshots and hours are stored")
-        silence = stored.now - (stored.newest or stored.now)
         if silence > _MAX_SILENCE and not new:
             raise StoreUnavailable(
                 f"{leader.holder} leads the accounting (epoch {leader.epoch}) but has stored nothing for {silence:.0f} s"
