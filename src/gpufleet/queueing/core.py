@@ -70,29 +70,29 @@ class Core:
         rules: Rules,
         queues: Queues | None = None,
         models: Models | None = None,
+        reservations: Reservations | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.rules = rules
         self.queues = queues
         self._models = models or _any_model
         self.waiting = WaitingUnits(snapshot)
-        self.reservations = Reservations(snapshot, rules.reservations)
+        self.reservations = reservations or Reservations(snapshot, rules.reservations)
         self.nominated: dict[str, Holder] = {}
         """GPUs that are kept for units until the units evicted for them have left, by unit."""
         self.decisions: list[Start | Eviction] = []
         """What was decided; the caller takes it."""
         self._refused: dict[Hashable, int] = {}
         """The value of `Snapshot.freed` when equal units were refused, or searched victims, in vain."""
-        self._least: tuple[int, float] = (-1, NEVER)
         self._has_unranked = False
         """Whether a unit has come since the last ranking."""
 
     def copy(self) -> "Core":
         """Return an independent copy, for a forward run."""
         snapshot = self.snapshot.copy()
-        twin = Core(snapshot, self.rules, self.queues.copy() if self.queues else None, self._models)
+        queues = self.queues.copy() if self.queues else None
+        twin = Core(snapshot, self.rules, queues, self._models, self.reservations.copy(snapshot))
         twin.waiting = self.waiting.copy(snapshot)
-        twin.reservations = self.reservations.copy(snapshot)
         twin.nominated = self.nominated.copy()
         twin._has_unranked = self._has_unranked
         return twin
@@ -204,25 +204,31 @@ class Core:
 
     def _promising(self, now: float) -> Integers:
         """Return which units may start now, or may evict, by their counts alone."""
-        columns = self.waiting.columns()
-        if not len(columns.need):
-            return columns.need
+        waiting = self.waiting
+        if not len(waiting):
+            return waiting.need
         total, made = self.snapshot.total, self.reservations.made
-        good = total[columns.need] >= columns.members
+        need, members = waiting.need, waiting.members
+        good = total[need] >= members
         if made:
             past = np.zeros(len(good), np.bool_)
-            cuts = [self.waiting.position(each.unit) + 1 for each in made]
+            cuts = [waiting.position(each.unit) + 1 for each in made]
             for ahead, (begin, end) in enumerate(zip([0, *cuts], [*cuts, len(past)], strict=True)):
                 view = self.reservations.view(made[:ahead])
                 left = total if view is None else view.total
-                past[begin:end] = left[columns.need[begin:end]] >= columns.members[begin:end]
+                past[begin:end] = left[need[begin:end]] >= members[begin:end]
             latest = max((each.needed_at for each in made if each.needed_at is not None), default=-NEVER)
-            good &= past | (now + columns.declared <= latest)
-        self._drop_old_views(columns.targets)
-        for number, (queue, priority) in enumerate(columns.targets if self.rules.preempt else ()):
-            if priority > self._lowest_priority():
-                view = self._view_of(self._lower(queue, priority))
-                good |= (columns.target == number) & (view.total[columns.need] >= columns.members)
+            good &= past | (now + waiting.declared <= latest)
+        if self.rules.preempt:
+            lowest, units = (
+                self.snapshot.lowest_priority(),
+                np.bincount(waiting.target, minlength=len(waiting.targets)),
+            )
+            self._drop_old_views(units)
+            for (queue, priority), number in waiting.targets.items():
+                if units[number] and priority > lowest:
+                    view = self._view_of(self._lower(queue, priority))
+                    good |= (waiting.target == number) & (view.total[need] >= members)
         if self.queues is not None:
             good |= self._reclaiming()
             good &= ~self._are_limited()
@@ -376,7 +382,7 @@ class Core:
         """Yield the groups of holders that may be evicted for a unit, in the order in which to try them."""
         if (reclaim := self._borrowed(unit)) is not None:
             yield reclaim
-        if unit.priority > self._lowest_priority():
+        if unit.priority > self.snapshot.lowest_priority():
             yield self._lower(unit.queue, unit.priority)
 
     def _lower(self, queue: str | None, priority: int) -> Targets:
@@ -440,22 +446,14 @@ class Core:
             self.snapshot.add_view(targets.key, view)
         return view
 
-    def _drop_old_views(self, targets: Sequence[tuple[str | None, int]]) -> None:
+    def _drop_old_views(self, units: Integers) -> None:
         """Drop the views for queues and priorities of which no unit waits any more."""
         lower = [key for key in self.snapshot.views if isinstance(key, tuple) and key[0] == "lower"]
-        if len(lower) > len(targets) + _SPARE_VIEWS:
-            needed = {("lower", *target) for target in targets}
+        if len(lower) > np.count_nonzero(units) + _SPARE_VIEWS:
+            needed = {("lower", *target) for target, number in self.waiting.targets.items() if units[number]}
             for key in lower:
                 if key not in needed:
                     self.snapshot.drop_view(key)
-
-    def _lowest_priority(self) -> float:
-        """Return the lowest priority of a holder that may be evicted."""
-        if self._least[0] != self.snapshot.version:
-            holders = self.snapshot.holders.values()
-            least = min((holder.priority for holder in holders if not holder.protected), default=NEVER)
-            self._least = self.snapshot.version, least
-        return self._least[1]
 
     def _nodes_with(self, models: frozenset[str]) -> int:
         """Return the nodes whose GPUs are all of these models, as bits."""
@@ -478,12 +476,11 @@ class Core:
 
     def _are_limited(self) -> "NDArrayBool":
         """Return which units their queues keep from starting."""
-        columns = self.waiting.columns()
         assert self.queues is not None
         if not self.queues.has_limits:
-            return np.zeros(len(columns.need), np.bool_)
-        limited = np.array([self.queues.limited(*pair) for pair in columns.asks], np.bool_)
-        return limited[columns.asked]
+            return np.zeros(len(self.waiting), np.bool_)
+        limited = np.array([self.queues.limited(*pair) for pair in self.waiting.asks], np.bool_)
+        return limited[self.waiting.asked]
 
     def _reclaiming(self) -> "NDArrayBool":
         """Return which units are inside a guarantee and were not refused since GPUs became free."""

@@ -41,6 +41,16 @@ class Ends:
         self._stale = set(range(nodes))
         snapshot.changed = self._stale.add
 
+    def copy(self, snapshot: Snapshot) -> "Ends":
+        """Return the same times for a copy of the snapshot."""
+        twin = Ends.__new__(Ends)
+        twin._snapshot = snapshot
+        twin._declared, twin._since = self._declared.copy(), self._since.copy()
+        twin._first, twin._youngest = self._first.copy(), self._youngest.copy()
+        twin._stale = self._stale.copy()
+        snapshot.changed = twin._stale.add
+        return twin
+
     def gpus(self, now: float) -> Times:
         """Return when each GPU is expected to be free."""
         self._update()

@@ -32,6 +32,7 @@ class Forward:
         self.now = now
         self.starts: dict[str, float] = {}
         """The first start of each unit."""
+        self.events = 0
         self.evictions: list[tuple[float, str, str]] = []
         """Time, victim and the unit for which it left."""
         self._run_time = run_time
@@ -54,15 +55,14 @@ class Forward:
         """Handle events until `until`, or until it is `done`; return the time reached."""
         self._decide(observe)
         arrival = self._next_arrival(self.now)
-        events = 0
-        while not done() and events < most_events:
+        while not done() and self.events < most_events:
             then = min(self._ends[0][0] if self._ends else NEVER, arrival[0] if arrival else NEVER)
             if then > until:
                 self.now = until
                 break
             if then == NEVER:
                 break
-            self.now, events = then, events + 1
+            self.now, self.events = then, self.events + 1
             self.core.advance(then)
             while self._ends and self._ends[0][0] <= then:
                 self._end(heappop(self._ends))

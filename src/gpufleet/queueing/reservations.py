@@ -42,9 +42,9 @@ class Reservation:
 class Reservations:
     """Makes reservations for the first `most` units that do not fit; 0 turns them off."""
 
-    def __init__(self, snapshot: Snapshot, most: int) -> None:
+    def __init__(self, snapshot: Snapshot, most: int, ends: Ends | None = None) -> None:
         self._snapshot = snapshot
-        self._ends = Ends(snapshot)
+        self._ends = ends or Ends(snapshot)
         self.most = most
         self.made: list[Reservation] = []
         """In the order of their units."""
@@ -55,7 +55,7 @@ class Reservations:
 
     def copy(self, snapshot: Snapshot) -> "Reservations":
         """Return the same reservations for a copy of the snapshot."""
-        twin = Reservations(snapshot, self.most)
+        twin = Reservations(snapshot, self.most, self._ends.copy(snapshot))
         twin.made = [replace(made) for made in self.made]
         return twin
 

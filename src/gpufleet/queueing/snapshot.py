@@ -5,6 +5,7 @@ number of needs, so "may this unit start?" is one comparison. Nodes in one state
 for each node. Copies share everything that is immutable, so they cost little.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from gpufleet.placement.pick import Pick
 from gpufleet.placement.reasons import Reason
 from gpufleet.queueing.needs import UNLIMITED, Amounts, less, more
 from gpufleet.queueing.tables import Counts, Tables
-from gpufleet.queueing.units import Holder, Place
+from gpufleet.queueing.units import NEVER, Holder, Place
 
 Held = tuple[Holder, Place]
 
@@ -55,6 +56,8 @@ class Snapshot:
         self.overlays: list[tuple[Hashable, ...]] = []
         """The keys of the views that differ on each node."""
         self.domains: list[Domains] = []
+        self._priorities: Counter[int] = Counter()
+        """The number of holders that may be evicted, by priority."""
         self.freed = 0
         """Grows whenever GPUs or other resources become free."""
         self.version = 0
@@ -141,6 +144,8 @@ class Snapshot:
         """Give its places to a holder; they may be overbooked."""
         assert holder.key not in self.holders
         self.holders[holder.key] = holder
+        if not holder.protected:
+            self._priorities[holder.priority] += 1
         for place in holder.places:
             node = place.node
             self.on[node] = (*self.on[node], (holder, place))
@@ -153,6 +158,8 @@ class Snapshot:
         if holder is None:
             return None
         self.freed += 1
+        if not holder.protected:
+            self._priorities[holder.priority] -= 1
         for place in holder.places:
             node = place.node
             on = list(self.on[node])
@@ -224,6 +231,10 @@ class Snapshot:
             if domains.counts is not None and domains.of[node] >= 0:
                 domains.counts[domains.of[node]] += change
 
+    def lowest_priority(self) -> float:
+        """Return the lowest priority of a holder that may be evicted; infinity if there is none."""
+        return min((priority for priority, number in self._priorities.items() if number), default=NEVER)
+
     # -- questions -------------------------------------------------------------------------
 
     @property
@@ -277,6 +288,7 @@ class Snapshot:
         twin.views, twin.overlays = {}, [()] * len(self.states)
         twin.totals, twin.spare_rows = np.zeros_like(self.totals), list(range(len(self.totals)))
         twin.domains = [domains.copy() for domains in self.domains]
+        twin._priorities = self._priorities.copy()
         twin.freed, twin.version, twin.changed = 0, 0, None
         return twin
 

@@ -1,11 +1,10 @@
 """The waiting units in order, as columns, so that one comparison says which of them may start.
 
-Units go by the rank between GpuQueues, then by priority and age. The columns are made again when a unit comes or goes.
+Units go by the rank between GpuQueues, then by priority and age. A unit that comes or goes moves the columns behind it.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,7 @@ from gpufleet.queueing.snapshot import Snapshot
 from gpufleet.queueing.units import NEVER, Unit
 
 Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """What is compared for all units at once; a unit with members of several needs is known by its first one."""
-
-    need: Integers
-    members: Integers
-    declared: NDArray[np.float64]
-    target: Integers
-    """The number of its pair of queue and priority."""
-    targets: list[tuple[str | None, int]]
-    asked: Integers
-    """The number of its pair of queue and GPUs."""
-    asks: list[tuple[str | None, int]]
+_NEED, _MEMBERS, _TARGET, _ASKED = range(4)
 
 
 class WaitingUnits:
@@ -42,7 +27,12 @@ class WaitingUnits:
         self._units: list[Unit] = []
         self._orders: list[Any] = []
         self.ranks: dict[str, Rank] = {}
-        self._columns: Columns | None = None
+        self._columns: Integers = np.zeros((4, 16), np.int64)
+        self._declared: NDArray[np.float64] = np.zeros(16)
+        self.targets: dict[tuple[str | None, int], int] = {}
+        """Numbers of pairs of queue and priority."""
+        self.asks: dict[tuple[str | None, int], int] = {}
+        """Numbers of pairs of queue and GPUs."""
         self._sizes: dict[Unit, list[Sizes]] = {}
         self.version = 0
         """Grows with every change."""
@@ -51,7 +41,8 @@ class WaitingUnits:
         """Return the same queue for a copy of the snapshot."""
         twin = WaitingUnits(snapshot)
         twin._units, twin._orders, twin.ranks = self._units[:], self._orders[:], self.ranks.copy()
-        twin._sizes, twin._columns = self._sizes.copy(), self._columns
+        twin._columns, twin._declared = self._columns.copy(), self._declared.copy()
+        twin.targets, twin.asks, twin._sizes = self.targets.copy(), self.asks.copy(), self._sizes.copy()
         return twin
 
     def __len__(self) -> int:
@@ -67,17 +58,29 @@ class WaitingUnits:
         """Add a unit."""
         self.ranks[unit.key] = rank
         order = (rank, unit.order)
-        at = bisect_left(self._orders, order)
+        at, number = bisect_left(self._orders, order), len(self._units)
+        if number == len(self._declared):
+            self._columns = np.pad(self._columns, ((0, 0), (0, number)))
+            self._declared = np.pad(self._declared, (0, number))
         self._orders.insert(at, order)
         self._units.insert(at, unit)
-        self._changed()
+        self._columns[:, at + 1 : number + 1] = self._columns[:, at:number]
+        self._declared[at + 1 : number + 1] = self._declared[at:number]
+        need, members = self.sizes(unit)[-1][0]
+        target = self.targets.setdefault((unit.queue, unit.priority), len(self.targets))
+        asked = self.asks.setdefault((unit.queue, unit.least_asked), len(self.asks))
+        self._columns[:, at] = need, members, target, asked
+        self._declared[at] = NEVER if unit.declared is None else unit.declared
+        self.version += 1
 
     def drop(self, unit: Unit) -> None:
         """Remove a unit."""
-        at = self.position(unit)
+        at, number = self.position(unit), len(self._units)
         del self._orders[at], self._units[at], self.ranks[unit.key]
+        self._columns[:, at : number - 1] = self._columns[:, at + 1 : number]
+        self._declared[at : number - 1] = self._declared[at + 1 : number]
         self._sizes.pop(unit, None)
-        self._changed()
+        self.version += 1
 
     def position(self, unit: Unit) -> int:
         """Return the place of a unit, from 0."""
@@ -92,10 +95,13 @@ class WaitingUnits:
         if ranks == self.ranks:
             return False
         self.ranks = ranks
-        before = self._units
-        self._units = sorted(before, key=lambda unit: (ranks[unit.key], unit.order))
-        self._orders = [(ranks[unit.key], unit.order) for unit in self._units]
-        self._changed()
+        orders = [(ranks[unit.key], unit.order) for unit in self._units]
+        by_order = sorted(range(len(orders)), key=orders.__getitem__)
+        self._orders = [orders[at] for at in by_order]
+        self._units = [self._units[at] for at in by_order]
+        self._columns[:, : len(by_order)] = self._columns[:, by_order]
+        self._declared[: len(by_order)] = self._declared[by_order]
+        self.version += 1
         return True
 
     def sizes(self, unit: Unit) -> list[Sizes]:
@@ -105,29 +111,29 @@ class WaitingUnits:
             found = self._sizes[unit] = sizes_of(self._snapshot, unit)
         return found
 
-    def columns(self) -> Columns:
-        """Return the units as columns."""
-        if self._columns is None:
-            targets: dict[tuple[str | None, int], int] = {}
-            asks: dict[tuple[str | None, int], int] = {}
-            first = [self.sizes(unit)[-1][0] for unit in self._units]
-            self._columns = Columns(
-                np.array([need for need, _ in first], np.int64),
-                np.array([members for _, members in first], np.int64),
-                np.array([NEVER if unit.declared is None else unit.declared for unit in self._units]),
-                np.array(
-                    [targets.setdefault((unit.queue, unit.priority), len(targets)) for unit in self._units],
-                    np.int64,
-                ),
-                list(targets),
-                np.array(
-                    [asks.setdefault((unit.queue, unit.least_asked), len(asks)) for unit in self._units],
-                    np.int64,
-                ),
-                list(asks),
-            )
-        return self._columns
+    # -- columns ---------------------------------------------------------------------------
 
-    def _changed(self) -> None:
-        self._columns = None
-        self.version += 1
+    @property
+    def need(self) -> Integers:
+        """Return the number of the need of each unit; one with several needs is known by its first."""
+        return self._columns[_NEED, : len(self._units)]
+
+    @property
+    def members(self) -> Integers:
+        """Return how many members of that need must fit."""
+        return self._columns[_MEMBERS, : len(self._units)]
+
+    @property
+    def target(self) -> Integers:
+        """Return the number of the queue and priority of each unit, as in `targets`."""
+        return self._columns[_TARGET, : len(self._units)]
+
+    @property
+    def asked(self) -> Integers:
+        """Return the number of the queue and GPUs of each unit, as in `asks`."""
+        return self._columns[_ASKED, : len(self._units)]
+
+    @property
+    def declared(self) -> NDArray[np.float64]:
+        """Return the declared run times; infinity for units that declare none."""
+        return self._declared[: len(self._units)]
