@@ -11,6 +11,7 @@ from tests.waiting import wait_until
 
 from gpufleet.demo.fake_servers import FakeServers
 from gpufleet.demo.objects.allocation_periods import allocation_periods
+from gpufleet.demo.objects.identities import COST_CENTER
 from gpufleet.demo.player import Player
 from gpufleet.demo.simulation.hardware import BUILT, DAY
 from gpufleet.demo.simulation.simulation import Simulation
@@ -46,7 +47,7 @@ async def followed(server: KubeLite, at: float) -> AsyncIterator[Fleet]:
     fleet = Fleet("demo", clock=lambda: at, simulated=True)
     async with (
         FakeServers(SIMULATION, lambda: at) as servers,
-        KubeClient(Connection(server.url, token=server.token)) as client,
+        KubeClient(Connection(server.url, token=server.token), annotations=(COST_CENTER,)) as client,
     ):
         source = KubernetesSource(client, fleet, fault_taints=KubernetesSettings().fault_taints)
         slurm = SlurmSource(SlurmSettings(url=servers.url), fleet, clock=lambda: at)

@@ -91,6 +91,8 @@ def _delete_data(store: StoreSettings) -> None:
 
 def demo_settings(settings: Settings) -> Settings:
     """Return settings that use nothing outside this process, with one cluster, `demo`."""
+    from gpufleet.demo.objects.identities import COST_CENTER
+
     demo, store = settings[DemoSettings], settings[StoreSettings]
     folder = store.data / "demo" / f"{demo.nodes}x{demo.gpus}-seed{demo.seed}"
     own = settings.replace(
@@ -102,7 +104,7 @@ def demo_settings(settings: Settings) -> Settings:
         WebhookSettings(device_requests=settings[WebhookSettings].device_requests),
         AccountingSettings(
             label_keys=("team", "project"),
-            annotation_keys=("finance/cost-center",),
+            annotation_keys=(COST_CENTER,),
             prices=prices_by_model(_PRICES),
             currency="USD",
         ),

@@ -63,6 +63,8 @@ class ReflectorState:
     """Why no watch is open; empty while one is."""
     forbidden: bool
     """Whether the reason is a missing permission."""
+    absent: bool = False
+    """Whether the reason is that the server does not have this optional kind."""
     failures: int = 0
     """Lists and watches that failed since the start."""
 
@@ -103,7 +105,7 @@ class Reflector(Generic[T]):
         self._lists = self._watches = 0
         self._error = ""
         self._failures = 0
-        self._forbidden = False
+        self._forbidden = self._absent = False
 
     @property
     def state(self) -> ReflectorState:
@@ -119,6 +121,7 @@ class Reflector(Generic[T]):
             watches=self._watches,
             error=self._error,
             forbidden=bool(self._error) and self._forbidden,
+            absent=bool(self._error) and self._absent,
             failures=self._failures,
         )
 
@@ -181,7 +184,7 @@ class Reflector(Generic[T]):
             _log.warning("watch_interrupted", kind=self.resource.kind, error=message)
         self._error = message
         self._failures += not absent
-        self._forbidden = isinstance(error, Forbidden)
+        self._forbidden, self._absent = isinstance(error, Forbidden), absent
 
     async def _list(self) -> None:
         self._lists += 1

@@ -68,9 +68,13 @@ def run_labels(run: Run) -> dict[str, str]:
     }
 
 
+COST_CENTER = "finance/cost-center"
+"""The annotation that the demo's settings name, so that its servers keep it."""
+
+
 def run_annotations(run: Run) -> dict[str, str]:
     """Return the annotations of a run's objects."""
-    return {"finance/cost-center": run.team.cost_center}
+    return {COST_CENTER: run.team.cost_center}
 
 
 def template_annotations(run: Run) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from gpufleet.demo.objects.claims import claim, claim_status, parsed
 from gpufleet.demo.objects.identities import (
+    COST_CENTER,
     Json,
     Phase,
     intermediate_owner,
@@ -17,6 +18,7 @@ from gpufleet.demo.objects.owners import Replicas, owner, replicas_of
 from gpufleet.demo.objects.pods import pod_object
 from gpufleet.demo.simulation.hardware import Hardware
 from gpufleet.demo.simulation.timeline import Run
+from gpufleet.kubernetes.annotations import kept_annotations
 from gpufleet.model.gpu_models import canonical_model
 from gpufleet.model.periods import AllocationPeriod
 
@@ -69,7 +71,7 @@ def allocation_periods(run: Run, hardware: Hardware, end: float) -> Iterator[All
             model=canonical_model(machine.model.name),
             held=pod.position.gpus,
             labels=run_labels(run),
-            annotations=pod_annotations(run, pod, hardware),
+            annotations=kept_annotations(pod_annotations(run, pod, hardware), (COST_CENTER,)),
             created=run.created,
             start=run.bound,
             end=run.ended if run.ended <= end else 0.0,

@@ -246,7 +246,7 @@ class KubernetesSource:
         discovered = self._owners.keys() | self._problems.keys()
         states = (reflector.state for reflector in (*self._fixed(), *self._owners.values()))
         return self._referenced <= discovered and all(
-            state.synced or state.forbidden or (state.error and not 0 < state.failures < LIST_ATTEMPTS)
+            state.synced or state.forbidden or state.absent or state.failures >= LIST_ATTEMPTS
             for state in states
         )
 
