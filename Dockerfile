@@ -8,13 +8,6 @@
 ARG NODE_IMAGE=node:20-bookworm-slim
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-FROM ${NODE_IMAGE} AS page
-WORKDIR /build/dashboard
-COPY dashboard/package.json dashboard/package-lock.json dashboard/.npmrc ./
-RUN npm ci --no-audit --no-fund --ignore-scripts
-COPY dashboard ./
-RUN npm run build
-
 # The hashes are checked here; the stages below install from these wheels only.
 FROM ${PYTHON_IMAGE} AS dependencies
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
@@ -23,11 +16,27 @@ COPY requirements/runtime.txt ./requirements/
 # Wheels only: the build requirements of a source distribution would be installed without a hash check.
 RUN pip download --quiet --only-binary :all: --require-hashes --dest /wheels -r requirements/runtime.txt
 
-FROM dependencies AS wheels
-ARG SOURCE_DATE_EPOCH=315532800
+FROM dependencies AS source
 RUN pip install --quiet --no-index --find-links /wheels hatchling
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
+
+# The description of the API, from which the dashboard gets its types.
+FROM source AS document
+RUN pip install --quiet --no-compile --no-index --no-build-isolation --find-links /wheels ".[server]"
+COPY dashboard/tools ./dashboard/tools
+RUN python -m dashboard.tools.openapi openapi.json
+
+FROM ${NODE_IMAGE} AS page
+WORKDIR /build/dashboard
+COPY dashboard/package.json dashboard/package-lock.json dashboard/.npmrc ./
+RUN npm ci --no-audit --no-fund --ignore-scripts
+COPY dashboard ./
+COPY --from=document /build/openapi.json ./
+RUN npm run types && npm run build
+
+FROM source AS wheels
+ARG SOURCE_DATE_EPOCH=315532800
 COPY --from=page /build/src/gpufleet/server/dashboard/static ./src/gpufleet/server/dashboard/static
 RUN pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /wheels .
 RUN python -m venv --without-pip /opt/gpufleet

@@ -24,6 +24,9 @@ LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --g
 WHEEL = $(UV) build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir dist
 PAGE := src/gpufleet/server/dashboard/static/index.html
 PAGE_SOURCES = $(shell find dashboard \( -path dashboard/node_modules -o -path dashboard/tools \) -prune -o -type f -print 2>/dev/null)
+API_SOURCES = dashboard/tools/openapi.py $(shell find src/gpufleet -name '*.py')
+API_DOCUMENT := dashboard/openapi.json
+API_TYPES := dashboard/src/api/schema.ts
 NODE_MODULES := dashboard/node_modules/.package-lock.json
 HAVE_NODE := node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm >/dev/null
 # PostgreSQL, demos and other temporary files of tests are faster in memory, if 4 GB are free and programs may run there.
@@ -38,6 +41,9 @@ ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
 .PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs site clean dashboard krew \
 	page-if-node browser-if-root check-dashboard check-docs check-workflows test-dashboard
+
+# Several targets set up the same environment.
+.NOTPARALLEL:
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,7 +130,7 @@ lock: $(UV) ## Update the lock files to the newest versions, with hashes
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 
 clean: ## Remove everything the other targets created, except server data
-	rm -rf $(VENV) .uv dist .mypy_cache .ruff_cache .pytest_cache bench/results dashboard/node_modules $(dir $(PAGE))
+	rm -rf $(VENV) .uv dist .mypy_cache .ruff_cache .pytest_cache bench/results dashboard/node_modules $(dir $(PAGE)) $(API_DOCUMENT) $(API_TYPES)
 
 .uv/bin/uv:
 	@echo "==> installing uv"
@@ -163,13 +169,13 @@ check-docs:
 check-dashboard:
 	@if ! $(HAVE_NODE); then echo "==> no Node.js 20 or newer: skipping the dashboard's checks"; \
 	elif ! $(MAKE) --silent $(NODE_MODULES); then echo "==> npm ci failed: skipping the dashboard's checks"; \
-	else echo "==> dashboard: types, lint, format"; cd dashboard && npm run --silent check \
+	else echo "==> dashboard: types, lint, format"; $(MAKE) --silent $(API_TYPES) && cd dashboard && npm run --silent check \
 		&& npm run --silent --if-present lint && npm run --silent --if-present format:check; fi
 
 test-dashboard:
 	@if ! $(HAVE_NODE); then echo "==> no Node.js 20 or newer: skipping the dashboard's unit tests"; \
 	elif ! $(MAKE) --silent $(NODE_MODULES); then echo "==> npm ci failed: skipping the dashboard's unit tests"; \
-	else cd dashboard && npm test --silent --if-present; fi
+	else $(MAKE) --silent $(API_TYPES) && cd dashboard && npm test --silent --if-present; fi
 
 # The actionlint package on PyPI downloads a binary during the build; the Go module needs only the Go toolchain.
 check-workflows:
@@ -190,10 +196,20 @@ browser-if-root:
 			|| echo "==> Chromium could not be installed; the browser tests are skipped"; \
 	fi
 
-$(PAGE): $(PAGE_SOURCES) $(NODE_MODULES)
+$(PAGE): $(PAGE_SOURCES) $(API_TYPES) $(NODE_MODULES)
 	@echo "==> building the dashboard"
 	@cd dashboard && npm run --silent build -- --logLevel warn && touch ../$@
 
 $(NODE_MODULES): dashboard/package-lock.json
 	@echo "==> installing the dashboard's dependencies"
 	@cd dashboard && npm ci --silent --no-audit --no-fund && touch node_modules/.package-lock.json
+
+$(API_TYPES): $(API_DOCUMENT) dashboard/package.json $(NODE_MODULES)
+	@cd dashboard && output=$$(npm run --silent types 2>&1) && touch ../$@ || { echo "$$output"; exit 1; }
+
+# The document keeps its time if it has not changed, so that only a change of the API builds the page again.
+$(API_DOCUMENT): $(VENV)/.openapi
+	@[ -f $@ ] || $(BIN)/python -m dashboard.tools.openapi $@
+
+$(VENV)/.openapi: $(API_SOURCES) $(VENV)/.run
+	@$(BIN)/python -m dashboard.tools.openapi $(API_DOCUMENT) && touch $@

@@ -1,11 +1,8 @@
-"""Generate the reference of the REST API from the OpenAPI document of a running demo."""
+"""Generate the reference of the REST API from the OpenAPI document."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
-
-import httpx
-from dashboard.tools.demo_process import running_demo
 
 Schema = Mapping[str, Any]
 
@@ -25,13 +22,6 @@ _SECTIONS = {
     "Server": ("/",),
 }
 """Each path is in the first section with a prefix of it."""
-
-
-def openapi_document() -> dict[str, Any]:
-    """Start a small demo and return its OpenAPI document."""
-    with running_demo(nodes=1, days=0) as demo:
-        document: dict[str, Any] = httpx.get(f"{demo.address}openapi.json").json()
-        return document
 
 
 def api_reference(document: Schema) -> str:

@@ -8,7 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from docsite.api_reference import api_reference, openapi_document
+from dashboard.tools.openapi import openapi_document
+
+from docsite.api_reference import api_reference
 from docsite.cli_reference import cli_reference
 from gpufleet.gpus.rules import reference as health_rules
 from gpufleet.runtime.settings.reference import reference as settings_reference

@@ -1,15 +1,23 @@
-"""Generate the types and calls of `gpufleet.client` from an OpenAPI document.
+"""Generate the types and calls of `gpufleet.client` from the OpenAPI document.
 
-`python -m dashboard.tools.api_types` runs it. Every GET route that returns JSON becomes a function in `calls.py`,
-every schema that these routes use a struct in `types.py`.
+Every GET route that returns JSON becomes a function in `calls.py`, every schema that these routes use a struct in
+`types.py`.
+
+python -m dashboard.tools.python_client    # writes them
 """
 
 import keyword
 import re
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
+from dashboard.tools.openapi import openapi_document
+
 Schema = dict[str, Any]
+CLIENT = Path(__file__).parents[2] / "src" / "gpufleet" / "client"
 NAMES = {
     "clusters": "accounted_clusters",
     "namespaces": "accounted_namespaces",
@@ -28,7 +36,7 @@ NAMES = {
 
 PAGES = ({"pageNum", "pageSize"}, {"page", "page_size"})
 _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
-_HEAD = '"""{title}\n\nGenerated from the OpenAPI document by `python -m dashboard.tools.api_types`. Do not edit.\n"""\n\n'
+_HEAD = '"""{title}\n\nGenerated from the OpenAPI document by `python -m dashboard.tools.python_client`. Do not edit.\n"""\n\n'
 
 
 def client_modules(document: Schema) -> dict[str, str]:
@@ -47,6 +55,15 @@ def client_modules(document: Schema) -> dict[str, str]:
         "calls.py": _calls(operations, schemas),
         "methods.py": _methods(operations),
     }
+
+
+def formatted(code: str) -> str:
+    """Return Python code as the project formats it."""
+    ruff = Path(sys.executable).with_name("ruff")
+    for command in (["check", "--fix", "--quiet"], ["format"]):
+        words = [str(ruff), *command, "--stdin-filename", str(CLIENT / "generated.py"), "-"]
+        code = subprocess.run(words, input=code, text=True, capture_output=True, check=True).stdout
+    return code
 
 
 def method_name(operation: Schema) -> str:
@@ -231,3 +248,8 @@ def _docstring(text: str) -> list[str]:
         return [f'    """{text}"""']
     lines = textwrap.wrap(text, 100)
     return [f'    """{lines[0]}', *(f"    {line}" for line in lines[1:]), '    """']
+
+
+if __name__ == "__main__":
+    for name, text in client_modules(openapi_document()).items():
+        (CLIENT / name).write_text(formatted(text), encoding="utf-8")

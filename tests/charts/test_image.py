@@ -48,7 +48,7 @@ def test_dependencies_are_installed_from_wheels_with_hashes() -> None:
     [download] = re.findall(r"pip download (.*)", DOCKERFILE)
     assert {"--require-hashes", "--only-binary", ":all:", "requirements/runtime.txt"} <= set(download.split())
     installs = re.findall(r"(?:pip|bin/python) (?:install|wheel) (.*)", DOCKERFILE)
-    assert len(installs) == 3
+    assert len(installs) == 4
     assert all("--no-index" in each for each in installs)
     assert "npm ci" in DOCKERFILE
     assert "npm install" not in DOCKERFILE

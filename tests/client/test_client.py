@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 import pytest
-from dashboard.tools.api_types import CLIENT, formatted
 from dashboard.tools.demo_process import Demo
-from dashboard.tools.python_client import client_modules
+from dashboard.tools.openapi import openapi_document
+from dashboard.tools.python_client import CLIENT, client_modules, formatted
 from docsite.api_reference import api_reference
 from docsite.generate import DOCS
 
@@ -30,20 +30,25 @@ from gpufleet.errors import SettingsError
 
 
 @pytest.fixture(scope="module")
-def document(demo: Demo) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{demo.address}openapi.json", timeout=30) as response:
-        found: dict[str, Any] = json.load(response)
-    return found
+def document() -> dict[str, Any]:
+    return openapi_document()
 
 
 def _syntax(code: str) -> str:
     return ast.dump(ast.parse(code))
 
 
+def test_the_document_made_with_stubs_is_that_of_a_server(document: dict[str, Any], demo: Demo) -> None:
+    with urllib.request.urlopen(f"{demo.address}openapi.json", timeout=30) as response:
+        served = json.load(response)
+    assert document["paths"].keys() == served["paths"].keys()
+    assert document == served
+
+
 def test_the_client_is_what_the_openapi_document_describes(document: dict[str, Any]) -> None:
     for name, code in client_modules(document).items():
         assert _syntax(formatted(code)) == _syntax((CLIENT / name).read_text()), (
-            f"{name}: the API has changed: run python -m dashboard.tools.api_types"
+            f"{name}: the API has changed: run python -m dashboard.tools.python_client"
         )
 
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from dashboard.tools.api_types import DASHBOARD
 from dashboard.tools.demo_process import Demo
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
@@ -30,7 +29,7 @@ READ_TEXTS = """() => {
 
 def dictionary(language: str) -> dict[str, str]:
     """Return the translations of the English texts."""
-    folder = Path(DASHBOARD) / "src" / "i18n" / language
+    folder = Path(__file__).parents[2] / "dashboard/src/i18n" / language
     texts = "\n".join(file.read_text() for file in folder.glob("*.ts"))
     return {quoted or plain: text for quoted, plain, text in ENTRY.findall(texts)}
 

@@ -1,6 +1,6 @@
 """One function for each GET route: it returns what to request and the type of the answer.
 
-Generated from the OpenAPI document by `python -m dashboard.tools.api_types`. Do not edit.
+Generated from the OpenAPI document by `python -m dashboard.tools.python_client`. Do not edit.
 """
 
 from datetime import datetime

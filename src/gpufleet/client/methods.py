@@ -1,6 +1,6 @@
 """The methods of the clients: the calls, sent by a sync or an async sender.
 
-Generated from the OpenAPI document by `python -m dashboard.tools.api_types`. Do not edit.
+Generated from the OpenAPI document by `python -m dashboard.tools.python_client`. Do not edit.
 """
 
 from gpufleet.client import calls

@@ -1,6 +1,6 @@
 """The data that the server returns.
 
-Generated from the OpenAPI document by `python -m dashboard.tools.api_types`. Do not edit.
+Generated from the OpenAPI document by `python -m dashboard.tools.python_client`. Do not edit.
 """
 
 from typing import Any, Literal
