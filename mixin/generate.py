@@ -30,7 +30,6 @@ def files() -> dict[str, str]:
             found[f"mixin/tests/{group.name}.yaml"] = _yaml(tests)
     for dashboard in DASHBOARDS:
         text = json.dumps(render(dashboard), indent=2, ensure_ascii=False) + "\n"
-        found[f"mixin/dashboards/{dashboard.file}"] = text
         found[f"charts/gpufleet/dashboards/{dashboard.file}"] = text
     for chart in ("gpufleet", "gpu-scheduler"):
         found[f"charts/{chart}/templates/prometheusrule.yaml"] = prometheus_rule(chart)

@@ -38,7 +38,7 @@ def test_generated_files_are_up_to_date(path: str) -> None:
 
 
 def test_no_generated_file_is_left_over() -> None:
-    folders = ("mixin/alerts", "mixin/tests", "mixin/dashboards", "charts/gpufleet/dashboards")
+    folders = ("mixin/alerts", "mixin/tests", "charts/gpufleet/dashboards")
     found = {f"{folder}/{path.name}" for folder in folders for path in (ROOT / folder).iterdir()}
     assert found <= files().keys()
 

@@ -1,13 +1,15 @@
 """The rendered objects are secure by default, consistent, and follow the contract."""
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
 from charts.reference import CHARTS, NAMES
-from tests.charts.rendering import Object, everything, objects, one, pod_specs, refusal
+from tests.charts.rendering import Object, everything, helm, objects, one, pod_specs, refusal
 
 import gpufleet
 from gpufleet.exporters.scraping.endpoints import LABELS
@@ -372,6 +374,24 @@ def test_changing_the_database_restarts_the_pods() -> None:
     ]
     assert templates[0] != templates[1]
     assert "postgresql://" not in json.dumps(templates)
+
+
+def test_a_copy_of_a_chart_and_its_package_have_the_same_dashboards(tmp_path: Path) -> None:
+    """Flux and others leave out symbolic links when they fetch a chart from git."""
+    chart = tmp_path / "gpufleet"
+    shutil.copytree(CHARTS / "gpufleet", chart, symlinks=True)
+    assert [path for path in chart.rglob("*") if path.is_symlink()] == []
+    done = helm("package", "--destination", str(tmp_path), str(chart))
+    assert done.returncode == 0, done.stderr
+    [package] = tmp_path.glob("*.tgz")
+    dashboards = {path.name: path.read_text() for path in (CHARTS.parent / "mixin/dashboards").iterdir()}
+    assert len(dashboards) >= 5
+    for source in (chart, package):
+        done = helm("template", "gpufleet", str(source), "--set", "grafana.dashboards.enabled=true")
+        assert done.returncode == 0, done.stderr
+        documents = [each for each in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if each]
+        maps = [each["data"] for each in documents if "dashboard-" in each["metadata"]["name"]]
+        assert {name: text for data in maps for name, text in data.items()} == dashboards
 
 
 def test_every_dashboard_is_in_a_config_map() -> None:
