@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from mixin.charts import prometheus_rule
-from mixin.rules import promtool_tests, rule_groups
+from mixin.rules import rule_groups
 from mixin.table.dashboards import DASHBOARDS
 from mixin.table.groups import GROUPS
 from mixin.table.panels import render
@@ -26,8 +26,6 @@ def files() -> dict[str, str]:
     for group in GROUPS:
         if group.alerts:
             found[f"mixin/alerts/{group.name}.yaml"] = _yaml({"groups": rule_groups([group])})
-            tests = promtool_tests(group.alerts, f"../alerts/{group.name}.yaml")
-            found[f"mixin/tests/{group.name}.yaml"] = _yaml(tests)
     for dashboard in DASHBOARDS:
         text = json.dumps(render(dashboard), indent=2, ensure_ascii=False) + "\n"
         found[f"charts/gpufleet/dashboards/{dashboard.file}"] = text

@@ -7,12 +7,14 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import _jsonnet
 import pytest
 import yaml
 from mixin.generate import ROOT, files
+from mixin.rules import promtool_tests
 from mixin.table.dashboards import DASHBOARDS
 from mixin.table.groups import ALERTS, GROUPS
 from mixin.table.panels import Query
@@ -38,17 +40,22 @@ def test_generated_files_are_up_to_date(path: str) -> None:
 
 
 def test_no_generated_file_is_left_over() -> None:
-    folders = ("mixin/alerts", "mixin/tests", "charts/gpufleet/dashboards")
+    folders = ("mixin/alerts", "charts/gpufleet/dashboards")
     found = {f"{folder}/{path.name}" for folder in folders for path in (ROOT / folder).iterdir()}
     assert found <= files().keys()
 
 
 @pytest.mark.parametrize("group", [group.name for group in GROUPS if group.alerts])
-def test_every_alert_fires_and_is_quiet(group: str) -> None:
-    for command in (("check", "rules", f"../alerts/{group}.yaml"), ("test", "rules", f"{group}.yaml")):
+def test_every_alert_fires_and_is_quiet(group: str, tmp_path: Path) -> None:
+    alerts = ROOT / f"mixin/alerts/{group}.yaml"
+    [table] = [each for each in GROUPS if each.name == group]
+    cases = promtool_tests(table.alerts, str(alerts))
+    assert len(cases["tests"]) == 2 * len(table.alerts)
+    (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases))
+    for command in (("check", "rules", str(alerts)), ("test", "rules", "cases.yaml")):
         done = subprocess.run(
             [str(binaries().promtool), *command],
-            cwd=ROOT / "mixin/tests",
+            cwd=tmp_path,
             capture_output=True,
             text=True,
             timeout=120,
