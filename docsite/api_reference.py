@@ -8,7 +8,7 @@ Schema = Mapping[str, Any]
 
 _HEAD = """# API reference
 
-Generated from `/openapi.json` by `make docs`; `make check` checks that it is up to date. A server shows the same at `/docs`.
+Generated from the OpenAPI document of the routes. A server shows the same at `/docs`, and the document at `/openapi.json`.
 [API conventions](api-conventions.md) describes envelopes, errors and login, [The API](api.md) has example commands. `data` of a
 response has the type named here, inside the [envelope](api-conventions.md#envelopes) of its path.
 

@@ -8,8 +8,7 @@ from gpufleet.cli.start import build_parser
 
 _HEAD = """# Command reference
 
-Generated from the argument parsers by `make docs`; `make check` checks that it is up to date. [The command line](cli.md) explains
-the commands that show a server's data, [Settings](settings.md) the settings with their environment variables.
+Generated from the argument parsers of the commands. [The command line](cli.md) explains the commands that show a server's data, [Settings](settings.md) the settings with their environment variables.
 
 Every command also takes `--config FILE`, the settings file (`gpufleet.toml` in the current directory, if it exists), and the flags
 of [`[log]`](settings.md#log). `gpufleet COMMAND --help` prints the common flags, `--help-all` all of them.

@@ -8,10 +8,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from dashboard.tools.openapi import openapi_document
-
-from docsite.api_reference import api_reference
-from docsite.cli_reference import cli_reference
 from gpufleet.gpus.rules import reference as health_rules
 from gpufleet.runtime.settings.reference import reference as settings_reference
 
@@ -23,8 +19,6 @@ def pages() -> dict[str, str]:
     return {
         "settings.md": settings_reference(),
         "health-rules.md": health_rules(),
-        "cli-reference.md": cli_reference(),
-        "api-reference.md": api_reference(openapi_document()),
     }
 
 

@@ -1,16 +1,20 @@
-"""MkDocs hooks: add the Markdown pages outside `docs/` to the site, and adapt links between them.
+"""MkDocs hooks: add the Markdown pages outside `docs/` and the references to the site, and adapt links between them.
 
 Pages link to files of the repository, as GitHub shows them. On the site, a link to a page leads to that page. Of a link
 to any other file only its text is left, because the site has no such file.
 """
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dashboard.tools.openapi import openapi_document
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from docsite.api_reference import api_reference
+from docsite.cli_reference import cli_reference
 from docsite.links import Link, replace_links, resolve
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +31,12 @@ OUTSIDE = {
 }
 """Where pages of the repository are on the site. The site has its own start page instead of README.md."""
 
+REFERENCES: Mapping[str, Callable[[], str]] = {
+    "api-reference.md": lambda: api_reference(openapi_document()),
+    "cli-reference.md": cli_reference,
+}
+"""Pages that are made from the code for the site. In `docs/` a short page says where to read them."""
+
 _SOURCES = {site: source for source, site in OUTSIDE.items() if site != "index.md"}
 
 
@@ -39,8 +49,10 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
-    """Adapt the links of a page to the site."""
+    """Make the page if it is a reference, and adapt its links to the site."""
     here: str = page.file.src_uri
+    if reference := REFERENCES.get(here):
+        markdown = reference()
     source = _SOURCES.get(here, f"docs/{here}")
 
     def target_on_site(link: Link) -> str | None:

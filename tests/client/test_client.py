@@ -18,8 +18,6 @@ import pytest
 from dashboard.tools.demo_process import Demo
 from dashboard.tools.openapi import openapi_document
 from dashboard.tools.python_client import CLIENT, client_modules, formatted
-from docsite.api_reference import api_reference
-from docsite.generate import DOCS
 
 from gpufleet.client import AsyncClient, Client, calls, types
 from gpufleet.client.call import Call, Paged
@@ -50,10 +48,6 @@ def test_the_client_is_what_the_openapi_document_describes(document: dict[str, A
         assert _syntax(formatted(code)) == _syntax((CLIENT / name).read_text()), (
             f"{name}: the API has changed: run python -m dashboard.tools.python_client"
         )
-
-
-def test_the_api_reference_is_up_to_date(document: dict[str, Any]) -> None:
-    assert (DOCS / "api-reference.md").read_text() == api_reference(document), "run `make docs`"
 
 
 def test_every_call_exists_with_its_parameters(document: dict[str, Any]) -> None:

@@ -2,24 +2,33 @@
 
 import re
 from fnmatch import fnmatch
+from functools import cache
 
 import pytest
 import yaml
-from docsite.cli_reference import cli_reference
-from docsite.hooks import OUTSIDE
+from dashboard.tools.openapi import openapi_document
+from docsite.hooks import OUTSIDE, REFERENCES
 from docsite.links import anchors, links, resolve
 from tests.docs.pages import NOT_RUN, ROOT, blocks, is_run, pages, reason_not_to_run
+
+from gpufleet.cli.commands import COMMANDS
+
+
+@cache
+def _on_site() -> dict[str, str]:
+    """Return the text of every page, of references that of the site."""
+    return pages() | {f"docs/{name}": reference() for name, reference in REFERENCES.items()}
 
 
 @pytest.mark.parametrize("page", pages())
 def test_every_link_leads_to_a_file_and_to_a_heading(page: str) -> None:
-    for link in links(pages()[page]):
+    for link in {*links(pages()[page]), *links(_on_site()[page])}:
         if link.is_external:
             continue
         target = resolve(page, link.path) if link.path else page
         assert (ROOT / target).exists(), f"{page}: {link.target}"
         if link.anchor and target in pages():
-            assert link.anchor in anchors(pages()[target]), f"{page}: {link.target}"
+            assert link.anchor in anchors(_on_site()[target]), f"{page}: {link.target}"
 
 
 def test_every_command_of_a_shell_block_is_run_or_has_a_reason() -> None:
@@ -55,8 +64,19 @@ def test_commands_are_in_shell_blocks_only(page: str) -> None:
         assert not re.match(r" *(gpufleet|kubectl|helm|make|curl|python3?|npm|docker) ", body), body
 
 
-def test_the_command_reference_is_up_to_date() -> None:
-    assert (ROOT / "docs/cli-reference.md").read_text() == cli_reference(), "run `make docs`"
+def test_the_references_have_every_command_and_route() -> None:
+    routes = {
+        f"### {method.upper()} `{path}`"
+        for path, methods in openapi_document()["paths"].items()
+        for method in methods
+    }
+    assert len(routes) > 50
+    for page, headings in (("api", routes), ("cli", {f"## gpufleet {name}" for name in COMMANDS})):
+        assert headings <= set(_on_site()[f"docs/{page}-reference.md"].splitlines())
+
+
+def test_references_are_not_in_git() -> None:
+    assert all(len(pages()[f"docs/{name}"].splitlines()) < 10 for name in REFERENCES)
 
 
 def test_every_page_of_the_documentation_is_on_the_site() -> None:
