@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -11,16 +11,25 @@ import psutil
 @contextmanager
 def frozen(data: Path) -> Iterator[None]:
     """Stop the server of a data directory and its workers: connections stay open, nothing is answered."""
-    processes = [each for server in servers_of(data) for each in (server, *server.children(recursive=True))]
-    assert processes
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
+    servers = servers_of(data)
+    assert servers
+    processes = []
+    # The servers first: they start no more workers then. A worker may end meanwhile.
+    for process in (*servers, *(worker for server in servers for worker in _workers_of(server))):
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGSTOP)
+            processes.append(process)
     try:
         yield
     finally:
         for process in processes:
             if process.is_running():
                 process.send_signal(signal.SIGCONT)
+
+
+def _workers_of(server: psutil.Process) -> Iterator[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        yield from server.children(recursive=True)
 
 
 def servers_of(data: Path) -> list[psutil.Process]:

@@ -7,9 +7,11 @@ they do over REST. The transport keeps no sessions and sends no streams: one req
 The protocol's package is in the extra `mcp`; without it the path answers 404 and names what to install.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -39,39 +41,54 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 class McpEndpoint:
-    """The ASGI app of the path; `running` must surround its requests."""
+    """The ASGI app of the path. The protocol's package is loaded at the first request: it needs 30 MB."""
 
     def __init__(self, origins: Origins, *, enabled: bool = True) -> None:
         """`origins` are those whose web pages may use the tools."""
         self._origins = origins
-        self._sessions: StreamableHTTPSessionManager | None = None
-        self._problem = "the setting server.mcp is off"
-        if enabled:
-            try:
-                self._sessions = _sessions()
-            except ImportError as error:
-                self._problem = (
-                    "the server needs more packages for MCP: pip install 'gpufleet[server,mcp]' "
-                    f"(no module {error.name!r})"
-                )
+        self._problem = ""
+        self._serving: asyncio.Task[None] | None = None
+        self._sessions: asyncio.Future[StreamableHTTPSessionManager] | None = None
+        self._stop = asyncio.Event()
+        if not enabled:
+            self._problem = "the setting server.mcp is off"
+        elif find_spec("mcp") is None:
+            self._problem = "the server needs another package for MCP: pip install 'gpufleet[server,mcp]'"
 
     def route(self) -> Route:
         """Return the route."""
-        methods = ["POST"] if self._sessions is not None else None
-        return Route(MCP, self, methods=methods, include_in_schema=False)
+        return Route(MCP, self, methods=None if self._problem else ["POST"], include_in_schema=False)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Answer requests within the block; the end of it cancels those in progress."""
+        try:
+            yield
+        finally:
+            self._stop.set()
+            if self._serving is not None:
+                await self._serving
+
+    async def _transport(self) -> "StreamableHTTPSessionManager":
+        """Return the transport, started by the first request."""
         if self._sessions is None:
-            yield
+            self._sessions = asyncio.get_running_loop().create_future()
+            self._serving = asyncio.create_task(self._serve(self._sessions), name="mcp")
+        return await asyncio.shield(self._sessions)
+
+    async def _serve(self, started: "asyncio.Future[StreamableHTTPSessionManager]") -> None:
+        try:
+            sessions = await asyncio.to_thread(_sessions)
+        except Exception as error:  # noqa: BLE001  (each request raises it)
+            started.set_exception(error)
             return
-        async with self._sessions.run():
-            yield
+        async with sessions.run():
+            started.set_result(sessions)
+            await self._stop.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if self._sessions is None:
+        if self._problem:
             raise NotFound(self._problem)
         headers = context_of(scope).headers
         self._origins.check(headers.get(b"origin"), headers.get(b"host", b""))
@@ -86,11 +103,12 @@ class McpEndpoint:
                 raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES:,} bytes")
             return message
 
-        await self._sessions.handle_request(scope, receive_small, send)
+        sessions = await self._transport()
+        await sessions.handle_request(scope, receive_small, send)
 
 
 def _sessions() -> "StreamableHTTPSessionManager":
-    """Return the transport of the MCP server; raise ImportError without the extra `mcp`."""
+    """Return the transport of the MCP server."""
     from mcp.server.transport_security import TransportSecuritySettings
 
     from gpufleet.mcp.server import build_server
