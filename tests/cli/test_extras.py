@@ -30,7 +30,7 @@ MODULES = {
     "nodes": ("gpufleet.cli.nodes", "gpufleet.kubernetes", "msgspec"),
     "simulate": ("gpufleet.cli.simulate",),
     "explain": ("gpufleet.kubernetes", "gpufleet.server.claim_view", "msgspec"),
-    "focus": ("gpufleet.terminal.connection", "gpufleet.focus.parquet", "gpufleet.focus.s3"),
+    "focus": ("gpufleet.terminal.connection",),
     "mcp": ("gpufleet.mcp.server", "gpufleet.mcp.fleet_api"),
     "completion": ("gpufleet.cli.completion",),
     "db": ("gpufleet.cli.db", "gpufleet.server.wiring.maintenance"),

@@ -1,22 +1,17 @@
-"""`gpufleet focus` writes the file of a server to a folder or an S3-compatible store."""
+"""`gpufleet focus` writes the file of a server to a folder."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from tests.focus.s3_server import S3Server
 from tests.focus.test_rows import BERT, DAY
 
 from gpufleet.cli import main
 from gpufleet.focus import csv_file
-from gpufleet.focus.columns import NAMES
 from gpufleet.focus.rows import focus_rows
 
 CSV = csv_file.header() + csv_file.encode(focus_rows(DAY, [BERT], BERT.amounts))
@@ -55,36 +50,20 @@ async def test_a_month_is_written_to_a_folder_as_csv(
     assert capsys.readouterr().out == f"{file}\n"
 
 
-async def test_a_month_is_uploaded_as_parquet_with_types(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("flags", [("--to", "s3://bills/gpu"), ("--format", "parquet")])
+async def test_a_bucket_and_another_format_are_refused_before_anything_is_written(
+    server: str,
+    flags: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text("t0ken\n")
-    s3 = S3Server()
-    async with TestServer(s3.app(), host="127.0.0.1") as store:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", str(store.make_url("")))
-        flags = (
-            "--month",
-            "2026-10",
-            "--format",
-            "parquet",
-            "--token-file",
-            str(token),
-            "--to",
-            "s3://bills/gpu",
-        )
-        assert await run(server, *flags) == 0
-    assert capsys.readouterr().out == "s3://bills/gpu/focus-prod-2026-10.parquet\n"
-    file = tmp_path / "focus.parquet"
-    file.write_bytes(s3.objects["bills/gpu/focus-prod-2026-10.parquet"])
-    table = pq.read_table(file)
-    assert tuple(table.column_names) == NAMES
-    [row] = table.to_pylist()
-    assert row["BilledCost"] == Decimal("42")
-    assert row["ChargePeriodStart"] == datetime(2026, 10, 5, tzinfo=UTC)
-    assert (row["ResourceName"], row["ChargeClass"]) == ("bert", None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        await run(server, *flags)
+    refused = capsys.readouterr().err
+    assert ("upload it with the tool of the store" if flags[0] == "--to" else flags[0]) in refused
+    assert os.listdir(tmp_path) == []
 
 
 async def test_what_the_server_refuses_is_said_and_leaves_no_file(

@@ -111,6 +111,7 @@ NOT_RUN = (
         r"gpufleet focus --month 2026-10",
         "a month of the reader; tests/cli/test_focus.py exports one",
     ),
+    ("docs/focus.md", r"aws s3 cp", "the tool of a store, with a bucket of the reader"),
     ("docs/focus.md", r"focus-validator", "needs Python 3.12 and 300 MB of packages"),
     ("docs/training.md", r"curl -X POST", "tests/server tests the route"),
     ("docs/install.md", r"(make (image|sbom)|for role)", "needs a container engine or a registry"),

@@ -10,7 +10,6 @@ import random
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,12 +18,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.segments import segmented
 
-from gpufleet.errors import GpufleetError, InvalidRequest, MetricsUnavailable, Unavailable
+from gpufleet.errors import GpufleetError, MetricsUnavailable, Unavailable
 from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.exporters.prometheus.client import PrometheusClient
 from gpufleet.exporters.scraping.endpoints import AgentEndpoint
 from gpufleet.exporters.scraping.scraper import AgentScraper
-from gpufleet.focus.s3 import S3Credentials, put_file
 from gpufleet.kubernetes import LEASES, Connection, KubeClient, Timing
 from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import (
@@ -189,18 +187,6 @@ async def test_a_client_reads_the_whole_body_of_an_answer_in_segments(
     async with upstream.serving(pause) as url:
         upstream.send(content(url), size, compressed=compressed)
         assert await read(url) == expected
-
-
-async def test_a_store_that_refuses_a_file_gives_its_reason_in_segments(tmp_path: Path) -> None:
-    upstream, file = Upstream(), tmp_path / "file"
-    upstream.body, upstream.status = b"AccessDenied " + b"x" * 4096, 403
-    file.write_bytes(b"a,b")
-    async with upstream.serving() as url:
-        with pytest.raises(InvalidRequest, match=r"status 403: AccessDenied x{287}$"):
-            await put_file(S3Credentials("key", "secret", endpoint=url), "bucket", "file", file, "text/csv")
-        upstream.body = b"x" * MB
-        with pytest.raises(Unavailable, match="bucket/file exceeds 65536 bytes"):
-            await put_file(S3Credentials("key", "secret", endpoint=url), "bucket", "file", file, "text/csv")
 
 
 async def bodies(url: str, reader: BodyReader) -> int:

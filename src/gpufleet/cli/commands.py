@@ -29,7 +29,7 @@ COMMANDS: dict[str, CommandInfo] = {
     "nodes": CommandInfo("List nodes with findings and repairs; acknowledge, silence, resume", "scheduler"),
     "simulate": CommandInfo("Replay a trace of GPU tasks and compare placement policies", "scheduler"),
     "explain": CommandInfo("Show why a pod or claim is pending and what would make it fit", "scheduler"),
-    "focus": CommandInfo("Export cost and usage of a month as a FOCUS file, to a folder or S3", "focus"),
+    "focus": CommandInfo("Export cost and usage of a month as a FOCUS file (CSV)", "client"),
     "mcp": CommandInfo("Read-only tools over a server for AI assistants (Model Context Protocol)", "mcp"),
     "db": CommandInfo("Upgrade, check, prune and backfill the database", "server"),
     "completion": CommandInfo("Print the completion script of bash, zsh or fish", "client"),
