@@ -3,8 +3,7 @@ import { render } from "preact";
 import { App } from "./app";
 import { session } from "./state/session";
 
-document.documentElement.dataset.theme = session.theme;
-// Print in the light theme.
-addEventListener("beforeprint", () => (document.documentElement.dataset.theme = "light"));
-addEventListener("afterprint", () => (document.documentElement.dataset.theme = session.theme));
+session.showTheme();
+addEventListener("beforeprint", () => session.setPrinting(true));
+addEventListener("afterprint", () => session.setPrinting(false));
 render(<App />, document.getElementById("app") as HTMLElement);

@@ -171,7 +171,7 @@ def test_a_month_can_be_downloaded_as_csv_and_printed(demo: Demo, page: Page) ->
     page.emulate_media(media="print")
     expect(page.get_by_role("button", name="Save the table as CSV").first).to_be_hidden()
     expect(page.locator(".side")).to_be_hidden()
-    expect(page.locator(".printed-report tfoot tr")).to_be_visible()
+    expect(page.locator(".card tfoot tr")).to_be_visible()
 
 
 def test_a_node_shows_who_held_its_gpus(demo: Demo, page: Page) -> None:

@@ -1,119 +1,152 @@
-"""Print the usage page in a real browser: paper has the server's report of the same days, page by page."""
+"""Print the usage page in a real browser: paper has all rows of the report with the totals of the server."""
 
 import re
-import shutil
-import subprocess
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from dashboard.tools.demo_process import Demo
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from tests.dashboard.conftest import Site
 from tests.dashboard.sample_answers import TEAMS, answer_with_samples, sample_report
 
-from gpufleet.server.routes.accounting.report_page import render_report
+from gpufleet.accounting.fault_costs import FaultCosts
+from gpufleet.accounting.report import Report
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
+CENT = 0.0051
+"""Half of the last digit that is shown."""
+
 PERIOD = "2026-03-12..2026-03-18"
-PRINTED = """window.printed = new Promise((done) => {
-  window.print = () => done(document.querySelector('.printed-report')?.shadowRoot.textContent ?? '');
-});"""
 MANY = {f"team-{number:03d}": 1 + number % 7 for number in range(90)} | TEAMS
+FAULTS = FaultCosts(
+    faults=2,
+    lost_gpu_hours=12.5,
+    mean_hours_between_failures=5952.0,
+    mean_hours_to_repair=1.5,
+    by_cause={"xid-79": 12.0, "xid-48": 0.5},
+    by_node={"gpu-node-1": 12.5},
+    by_model={"NVIDIA H200": 12.5},
+)
 
 
-def rgb(colour: str) -> str:
-    """Return #rrggbb as a style has it."""
-    return f"rgb({', '.join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))})"
-
-
-def open_usage(site: Site, page: Page, teams: dict[str, int] = MANY) -> None:
-    """Open the usage page over a report of many teams, and wait until it can be printed."""
+def open_usage(site: Site, page: Page, teams: dict[str, int]) -> Report:
+    """Open the usage page over a report of `teams`, and return the report."""
     answer_with_samples(page)
+    made = msgspec.structs.replace(sample_report(PERIOD, teams), faults=FAULTS)
+    body = msgspec.json.encode({"data": made})
 
     def answer(route: Route) -> None:
-        route.fulfill(content_type="text/html", body=render_report(sample_report(PERIOD, teams)))
+        route.fulfill(content_type="application/json", body=body)
 
-    page.route(re.compile(r"/report\?.*format=html"), answer)
-    page.goto(f"{site.address}#/usage")
-    expect(page.locator(".printed-report")).to_be_attached()
-
-
-def pages_of(pdf: bytes, tmp_path: Path) -> list[str]:
-    """Return the text of each page; only the number of pages is known without poppler."""
-    if not shutil.which("pdftotext"):
-        return [""] * len(re.findall(rb"/Type\s*/Page\b", pdf))
-    (tmp_path / "page.pdf").write_bytes(pdf)
-    command = ["pdftotext", "-layout", str(tmp_path / "page.pdf"), "-"]
-    text = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    return text.removesuffix("\f").split("\f")
-
-
-def test_paper_has_the_report_and_not_the_page(site: Site, page: Page, tmp_path: Path) -> None:
-    open_usage(site, page)
-    report = page.locator(".printed-report main")
-    expect(report).to_be_hidden()
-    page.emulate_media(media="print")
-    expect(page.locator("#app")).to_be_hidden()
-    expect(report.get_by_role("heading", level=1)).to_have_text("GPU use of prod, 2026-03-12 to 2026-03-18")
-    expect(report.locator("tbody tr")).to_have_count(len(MANY) + 2)
-    expect(report.get_by_role("img", name="GPU-hours per hour by namespace")).to_be_visible()
-    expect(report.locator(".legend li")).to_have_count(8)
-    displays = [
-        report.locator(part).evaluate("e => getComputedStyle(e).display") for part in ("thead", "tfoot")
-    ]
-    assert displays == ["table-header-group", "table-row-group"], "headings repeat, the total does not"
-    colours = report.locator(".legend rect").evaluate_all("all => all.map((e) => e.getAttribute('fill'))")
-    assert len(set(colours)) == 8
-    pages = pages_of(page.pdf(format="A4", prefer_css_page_size=False), tmp_path)
-    assert 3 <= len(pages) <= 5
-    if any(pages):
-        assert all("GPU use of prod, 2026-03-12 to 2026-03-18" in text for text in pages)
-        assert all(f"Page {number} of {len(pages)}" in text for number, text in enumerate(pages, 1))
-        assert all("utilization" in text for text in pages), "each page has the headings of the columns"
-        assert [number for number, text in enumerate(pages, 1) if re.search(r"^ *total ", text, re.M)] == [
-            len(pages)
-        ]
-
-
-def test_a_team_has_the_same_colour_on_paper_and_on_the_page(site: Site, page: Page) -> None:
-    page.add_init_script("""localStorage.setItem("gpufleet.colours", '[["research",9],["vision",0]]')""")
-    open_usage(site, page, TEAMS)
-    report = page.locator(".printed-report main")
-    expect(page.locator("figure.chart .key").first).to_be_visible()
-    page.get_by_role("button", name="Use the light theme").click()
-    on_page = page.evaluate(
-        """() => Object.fromEntries([...document.querySelectorAll('figure.chart .key')].map((key) => [
-          key.querySelector('.swatch').nextSibling.textContent.trim(),
-          key.querySelector('.swatch').style.background]))"""
-    )
-    on_paper = report.locator(".legend li").evaluate_all(
-        "all => all.map((e) => [e.textContent.trim(), e.querySelector('rect').getAttribute('fill')])"
-    )
-    shared = [(name, colour) for name, colour in on_paper if name in on_page and name != "others"]
-    assert len(shared) >= len(TEAMS) - 1
-    assert [(name, rgb(colour)) for name, colour in shared] == [(name, on_page[name]) for name, _ in shared]
-
-
-def test_the_print_button_waits_for_the_report_of_the_chosen_days(demo: Demo, page: Page) -> None:
-    page.add_init_script(PRINTED)
-    page.goto(f"{demo.address}#/usage?by=workload&period=today")
-    expect(page.get_by_role("heading", name="GPU hours by workload")).to_be_visible()
-    page.get_by_role("button", name="Print").click()
-    text = str(page.evaluate("window.printed"))
-    assert "By workload, " in text
-    assert "total" in text
-    page.get_by_role("link", name="Nodes").first.click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Nodes")
-    expect(page.locator(".printed-report")).to_have_count(0)
-
-
-def test_the_page_itself_is_printed_if_there_is_no_report(site: Site, page: Page) -> None:
-    answer_with_samples(page)
-    page.route(re.compile(r"/report\?.*format=html"), lambda route: route.abort())
-    page.add_init_script(PRINTED)
+    page.route(re.compile(r"/report\?"), answer)
     page.goto(f"{site.address}#/usage")
     expect(page.get_by_role("heading", name="GPU hours by namespace")).to_be_visible()
-    page.get_by_role("button", name="Print").click()
-    assert page.evaluate("window.printed") == ""
+    return made
+
+
+def visible_rows(table: Locator) -> list[list[str]]:
+    """Return the cells of the rows that are on paper."""
+    rows: list[list[str]] = table.locator("tbody tr").evaluate_all(
+        """rows => rows.filter(row => getComputedStyle(row).display !== 'none')
+             .map(row => [...row.cells].map(cell => cell.innerText.trim()))"""
+    )
+    return rows
+
+
+def usage_table(page: Page) -> Locator:
+    return page.locator(".card", has=page.get_by_role("heading", name="GPU hours by")).locator("table")
+
+
+def number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def number_of_pages(pdf: bytes) -> int:
+    """Return the number of pages of a PDF file; its objects may be compressed."""
+    parts = [pdf]
+    for found in re.finditer(rb"stream\r?\n(.*?)endstream", pdf, re.DOTALL):
+        try:
+            parts.append(zlib.decompressobj().decompress(found[1]))
+        except zlib.error:
+            continue
+    return sum(len(re.findall(rb"/Type\s*/Page\b", part)) for part in parts)
+
+
+def test_paper_has_every_row_and_the_totals_of_the_report(site: Site, page: Page, tmp_path: Path) -> None:
+    made = open_usage(site, page, MANY)
+    table = usage_table(page)
+    assert len(visible_rows(table)) == 20, "a page on the screen"
     page.emulate_media(media="print")
-    expect(page.locator("#app")).to_be_visible()
+    groups = [row for row in made.rows if row.row == "group"]
+    rows = visible_rows(table)
+    assert len(groups) == len(MANY)
+    assert [row[0] for row in rows] == [row.name for row in groups]
+    assert [number(row[1]) for row in rows] == pytest.approx([row.gpu_hours for row in groups], abs=CENT)
+    assert [number(row[-1]) for row in rows] == pytest.approx([row.cost for row in groups], abs=CENT)
+    total = table.locator("tfoot td").all_inner_texts()
+    assert total[0] == "Total"
+    assert number(total[1]) == pytest.approx(made.totals.allocated_gpu_hours, abs=CENT)
+    assert number(total[-1]) == pytest.approx(made.totals.cost, abs=CENT)
+    displays = [
+        table.locator(part).evaluate("e => getComputedStyle(e).display") for part in ("thead", "tfoot")
+    ]
+    assert displays == ["table-header-group", "table-row-group"], "headings repeat, the total does not"
+    assert 3 <= number_of_pages(page.pdf(format="A4")) <= 6
+
+
+def test_paper_has_the_report_and_no_navigation(site: Site, page: Page) -> None:
+    open_usage(site, page, TEAMS)
+    page.emulate_media(media="print")
+    head = page.locator(".page-head")
+    expect(head).to_contain_text("prod · ")
+    expect(usage_table(page).locator("thead tr").first).to_contain_text("Usage · prod · ")
+    expect(page.locator(".card.stat", has_text="Lost GPU hours")).to_contain_text("12.50")
+    expect(page.locator(".card", has_text="By cause")).to_contain_text("xid-79")
+    for hidden in (
+        page.locator(".side"),
+        page.locator(".pager"),
+        page.get_by_role("button", name="Print"),
+        page.get_by_role("button", name="Save the table as CSV").first,
+        page.get_by_role("heading", name="Budgets"),
+        page.get_by_text("area is proportional"),
+    ):
+        expect(hidden).to_be_hidden()
+
+
+def test_a_dark_page_is_printed_with_the_colours_of_the_light_one(site: Site, page: Page) -> None:
+    open_usage(site, page, TEAMS)
+    swatch = page.locator("figure.chart .key .swatch").first
+    dark = swatch.evaluate("e => e.style.background")
+    page.evaluate("""addEventListener('beforeprint', () => Promise.resolve().then(() => {
+      window.printed = [document.documentElement.dataset.theme,
+        document.querySelector('figure.chart .key .swatch').style.background];
+    }))""")
+    page.pdf(format="A4")
+    theme, light = page.evaluate("window.printed")
+    assert theme == "light"
+    assert light != dark
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(swatch).to_have_css("background-color", dark)
+
+
+def test_the_print_button_prints_the_report_of_the_chosen_days(demo: Demo, page: Page) -> None:
+    page.add_init_script("window.print = () => { window.printed = document.body.innerText; }")
+    page.goto(f"{demo.address}#/usage?by=workload&period=7d")
+    expect(page.get_by_role("heading", name="GPU hours by workload")).to_be_visible()
+    page.get_by_role("button", name="Print").click()
+    assert "GPU hours by workload" in str(page.evaluate("window.printed"))
+    page.emulate_media(media="print")
+    asked = [
+        address
+        for address in page.evaluate("performance.getEntriesByType('resource').map((e) => e.name)")
+        if "/report?" in address and "group_by=workload" in address
+    ]
+    made = demo.get(asked[0].removeprefix(demo.address))
+    rows = visible_rows(usage_table(page))
+    # The hours of the demo go on.
+    total = number(usage_table(page).locator("tfoot td").nth(1).inner_text())
+    assert total == pytest.approx(made["totals"]["allocated_gpu_hours"], rel=0.01)
+    shown = [row for row in made["rows"] if row["row"] in ("group", "others")]
+    assert len([row for row in rows if row[0] != "unattributed"]) == len(shown) > 20

@@ -1,22 +1,25 @@
 """Scheduled reports: when they are due, which period they are about, and what is sent."""
 
 import asyncio
+import csv
+import io
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from email import message_from_string
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from tests.smtp_server import smtp_server
 
-from gpufleet.accounting.report import Report, ReportPeriod, report
+from gpufleet.accounting.report import Report, ReportPeriod, period_of, report
 from gpufleet.errors import LeadershipLost, StoreUnavailable
 from gpufleet.model.hours import GPU_HOUR
 from gpufleet.model.statistics import UsageSum, UsageTotals
 from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.settings import AlertSettings, ReportSettings
-from gpufleet.server.scheduled_reports import ScheduledReports, last_period, next_time
+from gpufleet.server.scheduled_reports import ScheduledReports, last_period, next_time, usage_page
 from gpufleet.store import Store
 
 MONDAY = datetime(2026, 3, 2, 7, 30, tzinfo=UTC)
@@ -100,20 +103,39 @@ async def test_a_server_that_led_once_does_not_send_a_report_again(
     assert len(got) == 1
 
 
-async def test_a_mail_has_the_printable_report_attached() -> None:
+async def test_a_mail_has_the_rows_attached_as_csv_and_a_link_to_the_usage_page() -> None:
     async with smtp_server() as (address, mails):
         settings = AlertSettings(smtp=address, mail_to=("finance@example.com",))
-        reports = ScheduledReports(
-            ReportSettings(schedule="monthly"), AlertRoutes(settings), ["prod"], build, claim
-        )
+        own = ReportSettings(schedule="monthly", dashboard="https://gpus.example.com/")
+        reports = ScheduledReports(own, AlertRoutes(settings), ["prod"], build, claim)
         await reports.send(datetime(2026, 4, 1, 6, tzinfo=UTC))
     mail = message_from_string(mails[0])
     assert mail["Subject"] == "GPU use of prod, 2026-03"
-    [attachment] = [part for part in mail.walk() if part.get_filename()]
-    assert attachment.get_filename() == "gpu-use-prod-2026-03.html"
-    page = attachment.get_payload(decode=True)
-    assert isinstance(page, bytes)
-    assert b"<td>nlp</td>" in page
+    text, attachment = [part for part in mail.walk() if not part.is_multipart()]
+    assert (text.get_content_type(), attachment.get_content_type()) == ("text/plain", "text/csv")
+    words = text.get_payload(decode=True)
+    assert isinstance(words, bytes)
+    assert words.decode().splitlines()[-1] == (
+        "https://gpus.example.com/#/usage?cluster=prod&period=dates&from=2026-03-01&to=2026-03-31&by=namespace"
+    )
+    assert attachment.get_filename() == "gpu-use-prod-2026-03.csv"
+    table = attachment.get_payload(decode=True)
+    assert isinstance(table, bytes)
+    rows = list(csv.DictReader(io.StringIO(table.decode())))
+    assert [(row["name"], row["gpu_hours"]) for row in rows] == [
+        ("nlp", "30.0"),
+        ("unattributed", "0.0"),
+        ("unallocated", "18.0"),
+    ]
+
+
+async def test_the_link_of_a_report_by_label_names_the_key() -> None:
+    made = msgspec.structs.replace(
+        await build("prod", period_of("2026-03-02..2026-03-08")), group_by="label:team"
+    )
+    assert usage_page("http://gpus", made) == (
+        "http://gpus/#/usage?cluster=prod&period=dates&from=2026-03-02&to=2026-03-08&by=label&key=team"
+    )
 
 
 async def test_reports_are_sent_once_when_they_are_due(received: tuple[str, list[Any]]) -> None:

@@ -43,6 +43,7 @@ export type Me = Schemas["Me"];
 /** Rates of the accounting API are 0–100. */
 export type ClusterHour = Schemas["ClusterStatistics"];
 export type Report = Schemas["Report"];
+export type ReportFaultCosts = Schemas["FaultCosts"];
 export type ReportRow = Schemas["ReportRow"];
 export type ReportSeries = Schemas["ReportSeries"];
 export type WastePage = Schemas["Page_WasteRow_"];

@@ -101,11 +101,6 @@ export function teamColours(
   return colours;
 }
 
-/** Return whether a name has a colour of its own already. */
-export function isKnownTeam(name: string): boolean {
-  return places.team.has(name);
-}
-
 function colourAt(place: number, tone: keyof typeof TONES): string {
   const brightness = TONES[tone][Math.floor(place / PALETTE.length)] ?? 1;
   const colour = PALETTE[place % PALETTE.length] as string;

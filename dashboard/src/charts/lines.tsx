@@ -1,6 +1,6 @@
 // Lines, stacked areas or bars over time, drawn by uPlot, with a readout at the cursor, a legend that
 // hides and shows lines, and the values as a table.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { t } from "../i18n/text";
@@ -50,7 +50,7 @@ interface Cursor {
 }
 
 export function Lines(props: Props) {
-  const { theme, zone } = useSession();
+  const { theme, zone, printing } = useSession();
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const zoom = useRef(props.onZoom);
@@ -77,9 +77,10 @@ export function Lines(props: Props) {
   });
   const colours = [...lineColour, ...overlays.map((overlay) => themeColour(overlay.colour))];
   const names = all.map((line) => line.name).join("\n");
-  const shape = `${names} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height} ${props.from} ${props.to}`;
+  const shape = `${names} ${props.stacked} ${props.bars} ${theme} ${zone} ${props.height} ${props.from} ${props.to} ${printing}`;
 
-  useEffect(() => {
+  // A layout effect: the page is printed before other effects have run.
+  useLayoutEffect(() => {
     const element = box.current;
     if (!element) return;
     const handlers = {

@@ -131,7 +131,8 @@ function isMove(type: string): boolean {
 function seriesOf(shape: Shape, colours: string[]): uPlot.Series[] {
   const painted = shape.stacked ? [...colours].reverse() : colours;
   return painted.map((colour) => ({
-    stroke: colour,
+    // White lines separate the groups on paper without colours.
+    stroke: shape.stacked && session.printing ? "#ffffff" : colour,
     width: shape.stacked ? 1 : painted.length > 8 ? 1 : 1.5,
     points:
       shape.stacked || shape.bars

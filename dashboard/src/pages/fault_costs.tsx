@@ -13,16 +13,7 @@ export function CostTables(props: { costs: FaultCosts }) {
   if (!costs.costliest.length) return null;
   return (
     <>
-      <div class="grid three">
-        <Hours title={t("By cause")} hours={costs.byCause} total={costs.lostGpuHours} />
-        <Hours title={t("By node")} hours={costs.byNode} total={costs.lostGpuHours} nodes />
-        <Hours
-          title={t("By model")}
-          hours={costs.byModel}
-          total={costs.lostGpuHours}
-          words={shortModel}
-        />
-      </div>
+      <LostHours {...costs} total={costs.lostGpuHours} note={t("lost GPU hours, last 30 days")} />
       <div class="grid">
         <Card title={t("Costliest faults")} note={t("last 30 days")} flush>
           <Table label={t("Costliest faults")}>
@@ -61,16 +52,81 @@ export function CostTables(props: { costs: FaultCosts }) {
   );
 }
 
+export function LostHours(props: {
+  byCause: Record<string, number>;
+  byNode: Record<string, number>;
+  byModel: Record<string, number>;
+  total: number;
+  note: string;
+}) {
+  const { total, note } = props;
+  return (
+    <div class="grid three">
+      <Hours title={t("By cause")} hours={props.byCause} total={total} note={note} />
+      <Hours title={t("By node")} hours={props.byNode} total={total} note={note} nodes />
+      <Hours
+        title={t("By model")}
+        hours={props.byModel}
+        total={total}
+        note={note}
+        words={shortModel}
+      />
+    </div>
+  );
+}
+
+/** How many faults there were, and how long they took. */
+export function FaultStats(props: {
+  lost: string;
+  lostNote: string;
+  faults: number;
+  faultsNote: string;
+  hoursBetween: number | null | undefined;
+  hoursToRepair: number | null | undefined;
+}) {
+  return (
+    <div class="grid stats">
+      <Stat label={t("Lost GPU hours")} value={props.lost} sub={props.lostNote} />
+      <Stat label={t("Faults")} value={count(props.faults)} sub={props.faultsNote} />
+      <Stat
+        label={t("Mean time between failures")}
+        value={meanHours(props.hoursBetween)}
+        sub={t("of a node")}
+      />
+      <Stat
+        label={t("Mean time to repair")}
+        value={meanHours(props.hoursToRepair)}
+        sub={t("until return")}
+      />
+    </div>
+  );
+}
+
+function meanHours(value: number | null | undefined): string {
+  return value == null ? NONE : t("{n} h", { n: decimal(value, value < 100 ? 1 : 0) });
+}
+
+function Stat(props: { label: string; value: string; sub: string }) {
+  return (
+    <div class="card stat">
+      <span class="stat-label">{props.label}</span>
+      <span class="stat-value">{props.value}</span>
+      <span class="stat-sub">{props.sub}</span>
+    </div>
+  );
+}
+
 function Hours(props: {
   title: string;
   hours: Record<string, number>;
   total: number;
+  note: string;
   nodes?: boolean;
   /** How a name is shown; as it is by default. */
   words?: (name: string) => string;
 }) {
   return (
-    <Card title={props.title} note={t("lost GPU hours, last 30 days")} flush>
+    <Card title={props.title} note={props.note} flush>
       <table>
         <tbody>
           {Object.entries(props.hours)

@@ -3,9 +3,9 @@ import type { FaultCosts, FindingPage, Me, RepairPage } from "../api/types";
 import { plural, t } from "../i18n/text";
 import { useResource } from "../state/resource";
 import { link, pageOf, setQuery } from "../state/route";
-import { NONE, count, decimal } from "../ui/format";
+import { NONE, decimal } from "../ui/format";
 import { Ago, Badge, Card, Empty, Loaded, PageHead, Pager, type Tone } from "../ui/components";
-import { CostTables } from "./fault_costs";
+import { CostTables, FaultStats } from "./fault_costs";
 import { NodeActions, OperatorNote } from "./node_actions";
 import { FaultTimeline, Repairs } from "./repairs";
 import { Table } from "../ui/table";
@@ -101,28 +101,14 @@ function Costs(props: { costs: FaultCosts; repairs: RepairPage | undefined }) {
   const worst = Object.entries(costs.byCause).sort(([, a], [, b]) => b - a)[0];
   const open = props.repairs?.data.filter((repair) => repair.phase !== "Healthy").length;
   return (
-    <div class="grid stats">
-      <Stat
-        label={t("Lost GPU hours")}
-        value={decimal(costs.lostGpuHours)}
-        sub={worst ? t("last 30 days, most by {cause}", { cause: worst[0] }) : t("last 30 days")}
-      />
-      <Stat
-        label={t("Faults")}
-        value={count(costs.faults)}
-        sub={t("last 30 days; {n} open", { n: open ?? costs.openFaults })}
-      />
-      <Stat
-        label={t("Mean time between failures")}
-        value={hours(costs.meanHoursBetweenFailures)}
-        sub={t("of a node")}
-      />
-      <Stat
-        label={t("Mean time to repair")}
-        value={hours(costs.meanHoursToRepair)}
-        sub={t("until return")}
-      />
-    </div>
+    <FaultStats
+      lost={decimal(costs.lostGpuHours)}
+      lostNote={worst ? t("last 30 days, most by {cause}", { cause: worst[0] }) : t("last 30 days")}
+      faults={costs.faults}
+      faultsNote={t("last 30 days; {n} open", { n: open ?? costs.openFaults })}
+      hoursBetween={costs.meanHoursBetweenFailures}
+      hoursToRepair={costs.meanHoursToRepair}
+    />
   );
 }
 
@@ -133,20 +119,6 @@ function budget(page: RepairPage): string {
     nodes: page.nodes,
     drains: page.drainsInHour,
   });
-}
-
-function hours(value: number | null | undefined): string {
-  return value == null ? NONE : t("{n} h", { n: decimal(value, value < 100 ? 1 : 0) });
-}
-
-function Stat(props: { label: string; value: string; sub: string }) {
-  return (
-    <div class="card stat">
-      <span class="stat-label">{props.label}</span>
-      <span class="stat-value">{props.value}</span>
-      <span class="stat-sub">{props.sub}</span>
-    </div>
-  );
 }
 
 function Findings(props: {

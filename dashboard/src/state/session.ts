@@ -7,13 +7,19 @@ export type Zone = "local" | "UTC";
 
 class Session {
   token = remembered("gpufleet.token");
-  theme: Theme =
+  private chosenTheme: Theme =
     (remembered("gpufleet.theme") as Theme) ||
     (matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
   zone: Zone = remembered("gpufleet.zone") === "UTC" ? "UTC" : "local";
+  printing = false;
   /** The reason for the login form; null while no login is needed. */
   loginReason: string | null = null;
   private listeners = new Set<() => void>();
+
+  /** The theme of what is drawn now; paper is white. */
+  get theme(): Theme {
+    return this.printing ? "light" : this.chosenTheme;
+  }
 
   listen(listener: () => void): () => void {
     this.listeners.add(listener);
@@ -52,9 +58,18 @@ class Session {
   }
 
   setTheme(theme: Theme): void {
-    this.theme = theme;
+    this.chosenTheme = theme;
     remember("gpufleet.theme", theme);
-    document.documentElement.dataset.theme = theme;
+    this.showTheme();
+  }
+
+  setPrinting(printing: boolean): void {
+    this.printing = printing;
+    this.showTheme();
+  }
+
+  showTheme(): void {
+    document.documentElement.dataset.theme = this.theme;
     this.notify();
   }
 

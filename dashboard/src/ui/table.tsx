@@ -27,7 +27,7 @@ export function Table(props: { label: string; children: ComponentChildren }) {
 
 /** Give each cell the name of its column, which cards show before the value. */
 function labelCells(table: HTMLTableElement): void {
-  const heads = [...(table.tHead?.rows[0]?.cells ?? [])].map(
+  const heads = [...(table.tHead?.rows[table.tHead.rows.length - 1]?.cells ?? [])].map(
     (cell) => cell.querySelector("button")?.textContent ?? cell.textContent ?? "",
   );
   for (const row of [...table.rows].filter((each) => each.parentElement !== table.tHead)) {

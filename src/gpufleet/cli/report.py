@@ -3,9 +3,9 @@
   gpufleet report                                       # this month by namespace
   gpufleet report 2026-10 --group-by label:team
   gpufleet report 2026-10-05..2026-10-11 -o csv > week.csv
-  gpufleet report 2026-10 -o html -f october.html       # a page to print; -o pdf needs Chromium
 
-The rows add up to the capacity of the cluster: docs/accounting.md says how hours are counted.
+The rows add up to the capacity of the cluster: docs/accounting.md says how hours are counted. To print a report or make a
+PDF of it, print the usage page of the dashboard.
 """
 
 import argparse
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gpufleet.client import Client
 
 GROUPS: tuple[type, ...] = ()
-_MEDIA = {"csv": "text/csv", "html": "text/html", "pdf": "text/html"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +46,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        choices=("table", "csv", "html", "pdf", "json"),
+        type=_format,
+        choices=("table", "csv", "json"),
         default="table",
         help="default: table",
     )
@@ -60,15 +60,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
     """Fetch the report and write it."""
     from gpufleet.terminal.connection import open_client
-    from gpufleet.terminal.report import write_pdf
 
-    if arguments.output == "pdf" and arguments.file is None:
-        raise InvalidRequest("-o pdf needs a file: add -f report.pdf")
     with open_client(arguments) as client:
         text = _report(client, arguments)
-    if arguments.output == "pdf":
-        write_pdf(text, arguments.file)
-    elif arguments.file is not None:
+    if arguments.file is not None:
         try:
             arguments.file.write_text(text, encoding="utf-8")
         except OSError as error:
@@ -76,6 +71,14 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(text)
     return 0
+
+
+def _format(text: str) -> str:
+    if text in ("html", "pdf"):
+        raise argparse.ArgumentTypeError(
+            f"there is no format {text}; print the usage page of the dashboard, which has the same rows and totals"
+        )
+    return text
 
 
 def _report(client: "Client", arguments: argparse.Namespace) -> str:
@@ -86,8 +89,8 @@ def _report(client: "Client", arguments: argparse.Namespace) -> str:
 
     period = arguments.period or time.strftime("%Y-%m", time.gmtime())
     call = calls.report(period=period, group_by=arguments.group_by, groups=arguments.groups)
-    if arguments.output in _MEDIA:
-        return client.get_text(call, _MEDIA[arguments.output])
+    if arguments.output == "csv":
+        return client.get_text(call, "text/csv")
     found = client.get(call)
     if arguments.output == "json":
         return as_json([found], single=True)

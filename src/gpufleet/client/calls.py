@@ -475,11 +475,9 @@ def report(
     workload: str | None = None,
     groups: int | None = None,
     series: int | None = None,
-    format: Literal["csv", "html", "json"] | None = None,
+    format: Literal["csv", "json"] | None = None,
 ) -> Call[types.Report]:
-    """Usage of each group in a month or other days, and the unallocated rest: JSON, CSV or a printable
-    page.
-    """
+    """Usage of each group in a month or other days, and the unallocated rest: JSON or CSV."""
     return Call(
         "/api/v1/gpu-aggregation/report",
         {},

@@ -31,15 +31,15 @@ class AlertRoutes:
             url = f"{self._settings.alertmanager.rstrip('/')}/api/v2/alerts"
             await self._post("alertmanager", url, alerts)
 
-    async def send(self, subject: str, text: str, page: str = "", file_name: str = "") -> None:
-        """Send a text by webhook and by mail; the mail has an HTML `page` attached, if there is one."""
+    async def send(self, subject: str, text: str, attached_csv: bytes = b"", file_name: str = "") -> None:
+        """Send a text by webhook and by mail; the mail has the CSV file attached, if there is one."""
         settings = self._settings
         if settings.webhook:
             await self._post("webhook", settings.webhook, {"text": text})
         if settings.smtp and settings.mail_to:
             message = self._message(subject, text)
-            if page:
-                message.add_attachment(page, subtype="html", filename=file_name)
+            if attached_csv:
+                message.add_attachment(attached_csv, maintype="text", subtype="csv", filename=file_name)
             try:
                 await asyncio.to_thread(self._deliver, message)
             except (OSError, smtplib.SMTPException) as error:

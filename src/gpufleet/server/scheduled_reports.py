@@ -1,21 +1,22 @@
 """Send usage reports by webhook and mail at fixed times.
 
-One server of a database sends them, each once. The webhook gets the totals and the largest groups as a sentence, a mail also has
-the printable page attached. A report whose time passes while no server runs is not sent later: it can be read at
-any time from `/api/v1/gpu-aggregation/report`.
+One server of a database sends them, each once. The message has the totals, the largest groups and a link to the usage
+page of the dashboard; a mail also has all rows attached as CSV. A report whose time passes while no server runs is not
+sent later: it can be read at any time from `/api/v1/gpu-aggregation/report`.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
 
-from gpufleet.accounting.report import Report, ReportPeriod, period_of
+from gpufleet.accounting.report import Report, ReportPeriod, grouping_of, period_of
 from gpufleet.errors import GpufleetError, LeadershipLost
 from gpufleet.runtime.alert_routes import AlertRoutes
 from gpufleet.runtime.logs import get_logger
 from gpufleet.runtime.settings import ReportSettings
-from gpufleet.server.routes.accounting.report_page import render_report
+from gpufleet.server.routes.accounting.report import rows_as_csv
 
 MOST_NAMED = 5
 LONGEST_SLEEP = 3600.0
@@ -71,10 +72,29 @@ class ScheduledReports:
             except GpufleetError as error:
                 _log.warning("report_not_sent", cluster=cluster, period=period.name, error=str(error))
                 continue
-            name = re.sub(r"[^\w.-]+", "-", f"gpu-use-{cluster}-{period.name}.html")
+            name = re.sub(r"[^\w.-]+", "-", f"gpu-use-{cluster}-{period.name}.csv")
             subject = f"GPU use of {cluster}, {period.name}"
-            await self._routes.send(subject, summary(made), render_report(made), name)
+            text = "\n".join(filter(None, [summary(made), self._link(made)]))
+            await self._routes.send(subject, text, rows_as_csv(made), name)
             _log.info("report_sent", cluster=cluster, period=period.name)
+
+    def _link(self, report: Report) -> str:
+        """Return the address of the usage page with the report; empty if that of the dashboard is not known."""
+        return usage_page(self._settings.dashboard, report) if self._settings.dashboard else ""
+
+
+def usage_page(dashboard: str, report: Report) -> str:
+    """Return the address at which the dashboard shows a report."""
+    grouping = grouping_of(report.group_by)
+    query = {
+        "cluster": report.cluster_name,
+        "period": "dates",
+        "from": f"{report.start_time:%Y-%m-%d}",
+        "to": f"{report.end_time - timedelta(days=1):%Y-%m-%d}",
+        "by": grouping.by,
+        **({"key": grouping.key} if grouping.key else {}),
+    }
+    return f"{dashboard.rstrip('/')}/#/usage?{urlencode(query)}"
 
 
 def next_time(schedule: str, hour: int, now: datetime) -> datetime:

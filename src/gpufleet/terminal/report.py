@@ -1,19 +1,11 @@
-"""Print a usage report as a table, and write it as PDF with an installed Chromium."""
+"""Print a usage report as a table."""
 
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from gpufleet.client import types
-from gpufleet.errors import GpufleetError
 from gpufleet.terminal.columns import NONE, Column
 from gpufleet.terminal.width import wrapped
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
-PDF_TIMEOUT = 60.0
 _MAX_FAULTS = 5
 """Entries of each table of faults."""
 _ROWS = {"others": "(others)", "unattributed": "(none)", "unallocated": "(unallocated)"}
@@ -97,29 +89,3 @@ def _numbers_table(columns: Sequence[Column], rows: Sequence[types.ReportRow], w
         numbers = [text.rjust(size) for text, size in zip(rest, widths[1:], strict=True)]
         lines.append("  ".join([name.ljust(widths[0]), *numbers]).rstrip() + "\n")
     return "".join(lines)
-
-
-def write_pdf(html: str, target: Path) -> None:
-    """Print the page of the report into a PDF file with an installed browser."""
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if browser is None:
-        raise GpufleetError("PDF needs Chromium or Chrome; install it, or use -o html and print that page")
-    with tempfile.TemporaryDirectory(prefix="gpufleet-report-") as folder:
-        page = Path(folder) / "report.html"
-        page.write_text(html, encoding="utf-8")
-        command = [
-            browser,
-            "--headless",
-            "--disable-gpu",
-            "--no-pdf-header-footer",
-            f"--user-data-dir={folder}/data",
-        ]
-        if os.geteuid() == 0:
-            command.append("--no-sandbox")  # the sandbox of Chromium does not work for root
-        command += [f"--print-to-pdf={target.absolute()}", page.as_uri()]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=PDF_TIMEOUT, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise GpufleetError(f"{browser} did not finish in {PDF_TIMEOUT:g} s; use -o html") from error
-    if done.returncode or not target.exists():
-        raise GpufleetError(f"{browser} failed with status {done.returncode}; use -o html")

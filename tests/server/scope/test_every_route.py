@@ -143,7 +143,7 @@ REQUESTS: dict[str, list[str]] = {
         for period in (DAY, WEEK)
         for group in ("namespace", "workload", "label:team", "annotation:cost-center")
         for groups in (0, 1)
-        for kind in ("json", "csv", "html")
+        for kind in ("json", "csv")
     ]
     + [f"{A}/report?period={DAY}&group_by=workload&series=5&namespace={SECRET}"],
     f"{A}/focus": [f"{A}/focus?period={DAY[:7]}"],
@@ -163,7 +163,7 @@ NO_NAMES = {
     f"{A}/cluster/hourly-stats",
 }
 """Paths whose responses have no names of namespaces or workloads: other tests check their numbers."""
-FORMATS = ("application/json", "text/csv", "text/html")
+FORMATS = ("application/json", "text/csv")
 
 
 async def wired_routes(settings: StoreSettings, exit_stack: AsyncExitStack) -> list[Route]:

@@ -21,9 +21,9 @@ import { Waste } from "../waste";
 import { budgetOf } from "./budget";
 import { Budgets } from "./budgets";
 import { UsageChart, hasMetric } from "./chart";
+import { ReportFaults } from "./faults";
 import { FORECAST_DAYS, ForecastCard } from "./forecast";
 import { Crumbs, Grouping, PeriodChoice } from "./head";
-import { usePrintedReport } from "./printed";
 import {
   daysOf,
   groupOf,
@@ -76,15 +76,23 @@ export function UsagePage(props: { query: Query }) {
     { ...params, period: periodOf(earlier), series: LINES, groups: MAX_GROUPS },
     { every: 600_000 },
   );
-  const printed = { ...params, period: periodOf(days), groups: MAX_GROUPS, format: "html" };
   useTitle([name?.split("/").slice(1).join("/"), ns, t("Usage")].filter(Boolean).join(" · "));
-  const print = usePrintedReport(path && addressOf(path, printed), report.data);
+  const range = subtitle(days, zoneName(zone) ?? "UTC", report.data);
+  const scope = [report.data?.cluster_name, ns, name].filter(Boolean).join(" · ");
   return (
     <>
-      <PageHead title={t("Usage")} sub={subtitle(days, zoneName(zone) ?? "UTC", report.data)}>
+      <PageHead
+        title={t("Usage")}
+        sub={
+          <>
+            <span class="print-only">{scope && `${scope} · `}</span>
+            {range}
+          </>
+        }
+      >
         <Grouping by={by} keys={labelled ? keys.data : undefined} chosen={key} />
         <PeriodChoice query={query} days={days} />
-        <button class="button" onClick={() => print()}>
+        <button class="button" disabled={!report.data} onClick={() => window.print()}>
           <Icon name="print" /> {t("Print")}
         </button>
       </PageHead>
@@ -116,17 +124,20 @@ export function UsagePage(props: { query: Query }) {
               query={query}
               days={days}
               daysBefore={earlier}
+              caption={[t("Usage"), scope, range].join(" · ")}
             />
           )}
         </Loaded>
       )}
       {report.data && report.data.totals.allocated_gpu_hours > 0 && !ns && (
-        <Waste
-          days={days}
-          query={query}
-          priced={report.data.totals.cost > 0}
-          currency={report.data.currency}
-        />
+        <div class="screen-only">
+          <Waste
+            days={days}
+            query={query}
+            priced={report.data.totals.cost > 0}
+            currency={report.data.currency}
+          />
+        </div>
       )}
     </>
   );
@@ -160,6 +171,8 @@ function UsageReport(props: {
   query: Query;
   days: Days;
   daysBefore: Days;
+  /** What each printed page of the table begins with. */
+  caption: string;
 }) {
   const { report, heading, query } = props;
   const { cluster, ns, name } = query;
@@ -206,7 +219,7 @@ function UsageReport(props: {
         />
       </div>
       {!name && (
-        <div class={current ? "grid two" : "grid"}>
+        <div class={`screen-only ${current ? "grid two" : "grid"}`}>
           <Shares rows={rows} report={report} metric={metric} heading={heading} query={query} />
           {current && (
             <ForecastCard
@@ -218,7 +231,11 @@ function UsageReport(props: {
           )}
         </div>
       )}
-      {!ns && <Budgets queues={list} forecast={forecast.data} report={report} />}
+      {!ns && (
+        <div class="screen-only">
+          <Budgets queues={list} forecast={forecast.data} report={report} />
+        </div>
+      )}
       <div class="grid">
         <Card
           title={
@@ -234,12 +251,14 @@ function UsageReport(props: {
             rows={rows}
             before={heading === "workload" ? undefined : props.before}
             heading={name ? "run" : heading}
+            caption={props.caption}
             sort={parseSort(query["sort"], "-hours")}
             page={pageOf(query["page"])}
             open={(row) => opener(row, query)}
           />
         </Card>
       </div>
+      {report.faults && !ns && <ReportFaults faults={report.faults} totals={report.totals} />}
     </>
   );
 }

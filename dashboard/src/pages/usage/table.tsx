@@ -27,6 +27,8 @@ export function UsageTable(props: {
   /** Rows of the period before, for the change of each group. */
   before: Report | undefined;
   heading: string;
+  /** The first line of each printed page, because browsers repeat the heading of a table. */
+  caption: string;
   sort: Sort;
   page: number;
   /** Open the workloads of a group, or the runs of a workload. */
@@ -57,6 +59,11 @@ export function UsageTable(props: {
     <>
       <Table label={t("GPU hours")}>
         <thead>
+          <tr class="print-only" aria-hidden="true">
+            <th class="caption" colSpan={99}>
+              {props.caption}
+            </th>
+          </tr>
           <tr>
             <SortHead field="name" words={capital(props.heading)} sort={sort} otherwise="-hours" />
             <SortHead field="hours" words={t("GPU hours")} {...head} />

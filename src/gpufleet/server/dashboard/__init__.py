@@ -74,7 +74,7 @@ def dashboard_routes(folder: Path = STATIC) -> list[Route]:
 
     @get("/favicon.ico", scope="public", hidden=True)
     async def icon() -> Raw:
-        """Return the icon for pages that name none: the API documentation and printed reports."""
+        """Return the icon for pages that name none, such as the API documentation."""
         found = next((file for name, file in files.items() if name.startswith("icon-")), None)
         return found or Raw(b"", "image/svg+xml", status=204)
 

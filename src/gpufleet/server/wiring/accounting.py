@@ -30,7 +30,6 @@ from gpufleet.runtime.settings import (
 )
 from gpufleet.scheduler.queues.expected_order import rules_of
 from gpufleet.server.routes.accounting.report import build_report
-from gpufleet.server.routes.accounting.report_chart import CHART_LINES
 from gpufleet.server.scheduled_reports import ScheduledReports
 from gpufleet.server.wiring.components import Components
 from gpufleet.server.wiring.leader_health import watch_leader
@@ -94,7 +93,7 @@ def _schedule_reports(components: Components) -> None:
     async def build(cluster: str, period: ReportPeriod) -> Report:
         group_by = settings[ReportSettings].group_by
         currency = currency_of(settings, cluster)
-        return await build_report(store, cluster, period, group_by, currency, series=CHART_LINES)
+        return await build_report(store, cluster, period, group_by, currency)
 
     reports = ScheduledReports(
         settings[ReportSettings],

@@ -61,3 +61,6 @@ class ReportSettings:
         "namespace",
         "What they are grouped by: namespace, workload, label:KEY or annotation:KEY.",
     )
+    dashboard: str = setting(
+        "", "Address of the dashboard for the link in reports, such as https://gpufleet.example.com."
+    )

@@ -42,8 +42,6 @@ from gpufleet.server.routes.accounting.aggregation import (
     no_currency,
     page_of,
 )
-from gpufleet.server.routes.accounting.report_chart import CHART_LINES
-from gpufleet.server.routes.accounting.report_page import render_report
 from gpufleet.server.routes.params import ClusterName, PageNumber, PageSize, TimeRangeParams
 from gpufleet.store import Store
 
@@ -95,7 +93,7 @@ class ReportParams(msgspec.Struct):
         Meta(ge=0, le=50, description="Number of largest groups to include as time series."),
     ] = 0
     format: Annotated[
-        Literal["json", "csv", "html"] | None,
+        Literal["json", "csv"] | None,
         Meta(description="Format; from the Accept header if not given."),
     ] = None
 
@@ -136,13 +134,12 @@ def report_routes(
 ) -> list[Route]:
     """Return the routes for reports and for the list of wasteful workloads; `faults` are those of clusters."""
 
-    @get(f"{PREFIX}/report", scope="filtered", example=_REPORT, extra_media_types=("text/csv", "text/html"))
+    @get(f"{PREFIX}/report", scope="filtered", example=_REPORT, extra_media_types=("text/csv",))
     async def usage_report(
         query: ReportParams, context: RequestContext, namespaces: Namespaces
     ) -> Report | Raw:
-        """Usage of each group in a month or other days, and the unallocated rest: JSON, CSV or a printable page."""
-        zone = zone_of(query.zone)
-        period = period_of(query.period, zone)
+        """Usage of each group in a month or other days, and the unallocated rest: JSON or CSV."""
+        period = period_of(query.period, zone_of(query.zone))
         grouping_of(query.group_by)  # before the cluster, whose name may be wrong too
         cluster = await cluster_name(store, default_cluster, query.cluster)
         if query.namespace:
@@ -151,7 +148,6 @@ def report_routes(
             raise InvalidRequest("parameters workload and merge_runs need group_by=workload")
         if query.workload and not query.namespace:
             raise InvalidRequest("parameter workload needs a namespace")
-        format = query.format or _format(context.accept)
         made = await build_report(
             store,
             cluster,
@@ -160,17 +156,15 @@ def report_routes(
             currency_of(cluster),
             namespaces,
             limit=query.groups or None,
-            series=query.series or (CHART_LINES if format == "html" else 0),
+            series=query.series,
             merge_runs=query.merge_runs,
             workload=query.workload,
         )
         if namespaces is None and (costs := (faults or {}).get(cluster)) is not None:
             start, end = period.start.timestamp(), min(period.end.timestamp(), now())
             made = msgspec.structs.replace(made, faults=costs(start, max(start, end)))
-        if format == "html":
-            return Raw(render_report(made, namespaces, zone, query.workload).encode(), "text/html")
-        if format == "csv":
-            return Raw(as_csv(msgspec.json.encode(made.rows)) or b"", "text/csv")
+        if query.format == "csv" or (query.format is None and wants_csv(context.accept)):
+            return Raw(rows_as_csv(made), "text/csv")
         return made
 
     @get(f"{PREFIX}/waste", scope="filtered", example=Page(1, 1, 20, 1, [_WASTE]))
@@ -268,13 +262,9 @@ async def _series(
     return report_series(step, total, groups, by_group)
 
 
-def _format(accept: bytes) -> str:
-    if wants_csv(accept):
-        return "csv"
-    kinds = [part.split(b";")[0].strip().lower() for part in accept.split(b",")]
-    if b"text/html" in kinds and b"application/json" not in kinds:
-        return "html"
-    return "json"
+def rows_as_csv(report: Report) -> bytes:
+    """Return the rows of a report as CSV."""
+    return as_csv(msgspec.json.encode(report.rows)) or b""
 
 
 def _waste_row(usage: UsageSum, currency: str | msgspec.UnsetType) -> WasteRow:
