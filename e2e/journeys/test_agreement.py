@@ -236,7 +236,7 @@ def live(system: System, users: Users) -> Facts:
 
 
 def accounts(system: System, began: datetime) -> Facts:
-    """Compare hours, report, CSV, HTML page and waste of the day, as `tests/agreement.py` does for the demo."""
+    """Compare hours, report, CSV and waste of the day, as `tests/agreement.py` does for the demo."""
     found = agreement.check_accounts(_site(system), f"{began:%Y-%m-%d}")
     return {"reports": "alike"} if found["allocated_gpu_hours"] else {}
 

@@ -29,6 +29,8 @@ const MOST_ROWS = 64;
 const DAY = 86_400;
 const QUIET = { dark: "#39424f", light: "#c9d0da" };
 
+/** About the width of A4 between its margins, so that labels are legible. */
+const PAPER_WIDTH = 670;
 const NO_OVERLAYS: readonly Overlay[] = [];
 
 interface Props extends Shape {
@@ -88,7 +90,14 @@ export function Lines(props: Props) {
       onZoom: zoom.current && ((from: number, to: number) => zoom.current?.(from, to)),
     };
     const made = new uPlot(
-      plotOptions(props, element.clientWidth, lineColour, format, handlers, overlays),
+      plotOptions(
+        props,
+        printing ? PAPER_WIDTH : element.clientWidth,
+        lineColour,
+        format,
+        handlers,
+        overlays,
+      ),
       columnsOf(times, drawn, own, props.stacked) as uPlot.AlignedData,
       element,
     );

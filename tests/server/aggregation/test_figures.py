@@ -1,8 +1,7 @@
-"""One period of accounting: hours, report, CSV, page and waste show the same figures."""
+"""One period of accounting: hours, report, CSV and waste show the same figures."""
 
 import csv
 import io
-import re
 
 import httpx
 import pytest
@@ -11,7 +10,7 @@ from tests.server.aggregation.test_report import DAY
 
 
 @pytest.mark.parametrize("group_by", ["namespace", "workload"])
-async def test_hours_report_csv_and_page_show_the_same(http: httpx.AsyncClient, group_by: str) -> None:
+async def test_hours_report_and_csv_show_the_same(http: httpx.AsyncClient, group_by: str) -> None:
     made = await get(http, "/report", period=DAY, group_by=group_by)
     span = {"start_time": f"{DAY}T00:00:00Z", "end_time": f"{DAY}T23:00:00Z"}
     hours = await get(http, "/cluster/hourly-stats", **span)
@@ -32,20 +31,11 @@ async def test_hours_report_csv_and_page_show_the_same(http: httpx.AsyncClient, 
 
     params = {"period": DAY, "group_by": group_by}
     text = (await http.get("/report", params={**params, "format": "csv"})).text
-    page = (await http.get("/report", params={**params, "format": "html"})).text
-    cells = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr class.*?</tr>", page)]
-    assert len(cells) == len(made["rows"])
-    for row, line, shown in zip(made["rows"], csv.DictReader(io.StringIO(text)), cells, strict=True):
+    for row, line in zip(made["rows"], csv.DictReader(io.StringIO(text)), strict=True):
         for field in ("gpu_hours", "share", "idle_gpu_hours", "cost"):
             assert float(line[field]) == row[field]
         assert line["energy_kwh"] == ("" if row["energy_kwh"] is None else str(row["energy_kwh"]))
         assert row["share"] == round(100 * row["gpu_hours"] / totals["capacity_gpu_hours"], 4)
-        assert shown[1:4] == [
-            f"{row['gpu_hours']:,.2f}",
-            f"{row['share']:.2f}%",
-            f"{row['idle_gpu_hours']:,.2f}",
-        ]
-        assert shown[-1] == f"{row['cost']:,.2f}"
 
 
 async def test_waste_is_the_idle_part_of_the_report(http: httpx.AsyncClient) -> None:
