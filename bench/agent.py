@@ -27,8 +27,8 @@ from kubelite import KubeLite
 
 PERIOD, HEALTH_PERIOD = AgentSettings.period, AgentSettings.health_period
 ROUNDS = 20
-READING = ("--agent-period", "1s", "--agent-health-period", "10m")
-LOOKING = ("--agent-period", "10m", "--agent-health-period", "100ms")
+READING = ("--set", "agent.period=1s", "--set", "agent.health_period=10m")
+LOOKING = ("--set", "agent.period=10m", "--set", "agent.health_period=100ms")
 LOOKS_A_SECOND = 10
 _TICK = os.sysconf("SC_CLK_TCK")
 

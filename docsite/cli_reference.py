@@ -5,18 +5,20 @@ from collections.abc import Iterator
 
 from gpufleet.cli.commands import COMMANDS
 from gpufleet.cli.start import build_parser
+from gpufleet.runtime.settings.groups import GROUPS
 
 _HEAD = """# Command reference
 
 Generated from the argument parsers of the commands. [The command line](cli.md) explains the commands that show a server's data, [Settings](settings.md) the settings with their environment variables.
 
 Every command also takes `--config FILE`, the settings file (`gpufleet.toml` in the current directory, if it exists), and the flags
-of [`[log]`](settings.md#log). `gpufleet COMMAND --help` prints the common flags, `--help-all` all of them.
+of [`[log]`](settings.md#log). Those with settings take `--set GROUP.NAME=VALUE` for [settings](settings.md) without a flag.
 
 | command | what it does | extra |
 | --- | --- | --- |
 """
-_EVERYWHERE = ("--help", "--help-all", "--config")
+_TITLES = {"positional arguments": "Arguments", "options": "Flags", "settings": "Settings"}
+_EVERYWHERE = ("--help", "--config", "--set", "--log-level", "--log-format")
 
 
 def cli_reference() -> str:
@@ -29,22 +31,21 @@ def cli_reference() -> str:
 
 
 def _command(name: str) -> str:
-    _, parser = build_parser(name, whole=True)
+    command, parser = build_parser(name)
     usage = parser.format_usage().removeprefix("usage: ").strip()
     text = [f"## gpufleet {name}", f"```text\n{usage}\n\n{(parser.description or '').strip()}\n```"]
     for group in parser._action_groups:
         actions = list(_shown(group))
-        if actions and group.title != "log settings":
-            text.append(_table(_title(group.title or ""), actions, parser))
+        if actions:
+            text.append(
+                _table(_TITLES.get(group.title or "", str(group.title).capitalize()), actions, parser)
+            )
+    used = ", ".join(
+        f"[`[{group}]`](settings.md#{group})" for group, cls in GROUPS.items() if cls in command.GROUPS
+    )
+    if used:
+        text.append(f"`--set` takes the settings of {used}.")
     return "\n\n".join(text) + "\n"
-
-
-def _title(title: str) -> str:
-    """Return the heading of a group of flags; groups of settings link to the settings page."""
-    if title.endswith(" settings"):
-        group = title.removesuffix(" settings")
-        return f"[Settings of `[{group}]`](settings.md#{group})"
-    return {"positional arguments": "Arguments", "options": "Flags"}.get(title, title.capitalize())
 
 
 def _shown(group: argparse._ArgumentGroup) -> Iterator[argparse.Action]:

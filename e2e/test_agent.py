@@ -68,7 +68,14 @@ def identity(cluster: Cluster) -> Iterator[Identity]:
 def agent(identity: Identity, shim: NvmlShim, node: str, namespace: str) -> Iterator[str]:
     """Run an agent and yield its address."""
     command = [sys.executable, "-m", "gpufleet", "agent", "--port", "0", "--node", node]
-    flags = ["--agent-period", "300ms", "--lease-namespace", namespace, "--no-devices-kernel-log"]
+    flags = [
+        "--set",
+        "agent.period=300ms",
+        "--lease-namespace",
+        namespace,
+        "--set",
+        "devices.kernel_log=false",
+    ]
     process = subprocess.Popen(
         [*command, *flags, "--kubeconfig", str(identity.kubeconfig)],
         env={**os.environ, **shim.environment()},

@@ -46,9 +46,17 @@ class Agent:
         made = cluster.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
         self.identity = cluster.service_account(namespace, ACCOUNT, pod=made)
         command = [sys.executable, "-m", "gpufleet", "agent", "--port", str(self._port), "--node", node.name]
-        flags = ["--agent-dra", "--agent-kubelet-root", str(node.layout.kubelet), "--agent-period", "1s"]
-        flags += ["--agent-kubelet", str(node.layout.kubelet / "pod-resources" / "kubelet.sock")]
-        flags += ["--no-devices-kernel-log", "--lease-namespace", namespace]
+        kubelet = node.layout.kubelet
+        flags = [
+            "--set",
+            "agent.dra=true",
+            "--set",
+            f"agent.kubelet_root={kubelet}",
+            "--set",
+            "agent.period=1s",
+        ]
+        flags += ["--set", f"agent.kubelet={kubelet / 'pod-resources' / 'kubelet.sock'}"]
+        flags += ["--set", "devices.kernel_log=false", "--lease-namespace", namespace]
         self.process: Component = node.process(
             "agent",
             [*command, *flags, "--kubeconfig", str(self.identity.kubeconfig)],

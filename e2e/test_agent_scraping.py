@@ -51,7 +51,7 @@ def test_a_server_without_prometheus_shows_the_readings_of_all_agents(
     names = ("gpu-scheduler-agent", "gpu-scheduler-agent")
     publisher = identity(cluster, "gpu-scheduler", {}, *names, namespace=NAMESPACE)
     service = one(objects("gpu-scheduler", namespace=NAMESPACE), "Service", "gpu-scheduler-agent")
-    flags = ("--lease-namespace", NAMESPACE, "--metrics-refresh", "1s")
+    flags = ("--lease-namespace", NAMESPACE, "--set", "metrics.refresh=1s")
     with ExitStack() as stack, serving(server.kubeconfig, data, *flags) as url:
 
         def utilization() -> dict[tuple[str, int], float]:
@@ -96,7 +96,14 @@ def agent(publisher: Identity, shim: NvmlShim, node: str, address: str) -> Itera
         "--node",
         node,
     ]
-    flags = ["--agent-period", "300ms", "--lease-namespace", NAMESPACE, "--no-devices-kernel-log"]
+    flags = [
+        "--set",
+        "agent.period=300ms",
+        "--lease-namespace",
+        NAMESPACE,
+        "--set",
+        "devices.kernel_log=false",
+    ]
     process = subprocess.Popen(
         [*command, *flags, "--kubeconfig", str(publisher.kubeconfig)],
         env={**os.environ, **shim.environment()},

@@ -99,13 +99,24 @@ def test_dra_pods_stay_away_from_a_faulty_gpu_until_it_is_healthy_again(
         found = cluster.api.get("/apis/gpu.scheduling/v1/gpunodestatuses")["items"]
         return any(each.get("status", {}).get("free") == 2 for each in found)
 
-    repair = ["repair", "--port", "0", "--policy", "cordon", "--repair-settle", "1s", "--repair-proofs", "0"]
-    repair += ["--no-repair-taint-gpu-faults", "--lease-namespace", namespace]
+    repair = [
+        "repair",
+        "--port",
+        "0",
+        "--policy",
+        "cordon",
+        "--set",
+        "repair.settle=1s",
+        "--set",
+        "repair.proofs=0",
+    ]
+    repair += ["--set", "repair.taint_gpu_faults=false", "--lease-namespace", namespace]
     agent = [
         "agent",
         "--node",
         NODE,
-        "--no-devices-kernel-log",
+        "--set",
+        "devices.kernel_log=false",
         "--port",
         "0",
         "--lease-namespace",

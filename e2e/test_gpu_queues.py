@@ -27,7 +27,7 @@ def scheduler(cluster: Cluster) -> Iterator[Scheduler]:
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(POD_GROUPS_CRD))
     for crd in KINDS:
         cluster.kubectl("wait", "--for=condition=Established", f"crd/{crd}", "--timeout=30s")
-    scheduler = Scheduler(cluster, "--scheduler-reclaim-grace", "5s")
+    scheduler = Scheduler(cluster, "--set", "scheduler.reclaim_grace=5s")
     scheduler.start()
     try:
         with cluster.scheduling(configuration(scheduler)):

@@ -29,8 +29,13 @@ def server_port() -> int:
 
 @pytest.fixture(scope="module")
 def scheduler(cluster: Cluster, server_port: int) -> Iterator[Scheduler]:
-    flags = ("--scheduler-server-url", f"http://127.0.0.1:{server_port}", "--scheduler-server-refresh", "1s")
-    with running_scheduler(cluster, "--scheduler-gang-grace", "3s", *flags, pod_groups=True) as scheduler:
+    flags = (
+        "--set",
+        f"scheduler.server_url=http://127.0.0.1:{server_port}",
+        "--set",
+        "scheduler.server_refresh=1s",
+    )
+    with running_scheduler(cluster, "--set", "scheduler.gang_grace=3s", *flags, pod_groups=True) as scheduler:
         yield scheduler
 
 

@@ -142,8 +142,8 @@ def test_a_faulty_gpu_is_drained_repaired_tested_and_returned(
         job["spec"]["template"]["spec"].pop("serviceAccountName")
         (templates / name).write_text(yaml.safe_dump(job))
     shims = {}
-    repair = ["repair", "--port", "0", "--policy", "repair", "--repair-settle", "1s"]
-    repair += ["--repair-templates", str(templates), "--lease-namespace", namespace]
+    repair = ["repair", "--port", "0", "--policy", "repair", "--set", "repair.settle=1s"]
+    repair += ["--set", f"repair.templates={templates}", "--lease-namespace", namespace]
     repair += ["--kubeconfig", str(identities["repair"].kubeconfig)]
 
     def pod(name: str, node: str, gpu: int, group: str = "") -> None:
@@ -182,7 +182,16 @@ def test_a_faulty_gpu_is_drained_repaired_tested_and_returned(
             (tmp_path / node).mkdir()
             shims[node] = NvmlShim(build_shim(), tmp_path / node)
             shims[node].describe(switched(8))
-            flags = ["--node", node, "--agent-period", "500ms", "--no-devices-kernel-log", "--port", "0"]
+            flags = [
+                "--node",
+                node,
+                "--set",
+                "agent.period=500ms",
+                "--set",
+                "devices.kernel_log=false",
+                "--port",
+                "0",
+            ]
             flags += ["--lease-namespace", namespace, "--kubeconfig", str(identities["agent"].kubeconfig)]
             stack.enter_context(process("agent", *flags, env=shims[node].environment()))
         controller = stack.enter_context(process(*repair))

@@ -145,7 +145,7 @@ def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
 def start_agent(machine: Machine, namespace: str, identity: Identity) -> "subprocess.Popen[bytes]":
     flags = ["--node", machine.name, "--port", "0"]
     if (machine.folder / "amd.json").exists():
-        flags += ["--devices-reader", "amdsmi"]
+        flags += ["--set", "devices.reader=amdsmi"]
     flags += ["--lease-namespace", namespace, "--kubeconfig", str(identity.kubeconfig)]
     with (machine.folder / "agent.log").open("ab") as log:
         return subprocess.Popen(
@@ -230,8 +230,8 @@ def test_no_pod_comes_to_a_faulty_node_and_only_affected_pods_leave(
         pod(f"{case.name}-gang-0", node_of(case), 0, case.name)
         pod(f"{case.name}-gang-1", HEALTHY, number % 4, case.name)
         pod(f"{case.name}-other", node_of(case), 3)
-    repair = ["repair", "--port", "0", "--policy", "drain", "--repair-settle", "1s"]
-    repair += ["--repair-max-share", "100", "--repair-max-per-hour", "100"]
+    repair = ["repair", "--port", "0", "--policy", "drain", "--set", "repair.settle=1s"]
+    repair += ["--set", "repair.max_share=100", "--set", "repair.max_per_hour=100"]
     repair += ["--lease-namespace", namespace, "--kubeconfig", str(identities["repair"].kubeconfig)]
     with ExitStack() as stack:
         stack.enter_context(process(*repair))

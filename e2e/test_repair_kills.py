@@ -114,7 +114,7 @@ def agents(
             (folder / node).mkdir()
             shims[node] = NvmlShim(build_shim(), folder / node)
             shims[node].describe(switched(8))
-            flags = ["--node", node, "--no-devices-kernel-log", "--port", "0"]
+            flags = ["--node", node, "--set", "devices.kernel_log=false", "--port", "0"]
             flags += ["--lease-namespace", namespace, "--kubeconfig", str(identity.kubeconfig)]
             stack.enter_context(process("agent", *flags, env=shims[node].environment()))
         yield shims
@@ -191,8 +191,8 @@ def test_a_controller_that_is_killed_after_every_write_repeats_no_action(
 ) -> None:
     fake_nodes.add(*NODES)
     write_templates(tmp_path / "templates")
-    command = ["repair", "--port", "0", "--policy", "repair", "--repair-settle", "1s"]
-    command += ["--repair-templates", str(tmp_path / "templates"), "--lease-namespace", namespace]
+    command = ["repair", "--port", "0", "--policy", "repair", "--set", "repair.settle=1s"]
+    command += ["--set", f"repair.templates={tmp_path / 'templates'}", "--lease-namespace", namespace]
     command += ["--kubeconfig", str(identities["repair"].kubeconfig)]
     with agents(cluster, namespace, identities["agent"], tmp_path) as shims:
         shim = shims[NODES[0]]

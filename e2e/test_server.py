@@ -146,7 +146,7 @@ def test_a_kubernetes_token_is_admitted_as_far_as_rbac_allows(
     cluster: Cluster, namespace: str, data: Path
 ) -> None:
     token = cluster.kubectl("create", "token", "default", namespace=namespace).strip()
-    flags = ("--token-review", "--auth-review-cache", "100ms")
+    flags = ("--token-review", "--set", "auth.review_cache=100ms")
     with serving(cluster.kubeconfig, data, *flags) as address:
 
         def status() -> int:

@@ -55,12 +55,20 @@ def webhook(cluster: Cluster, namespace: str, *flags: str) -> Iterator[Running]:
 def webhooks(cluster: Cluster, namespace: str, count: int, *flags: str) -> Iterator[list[Running]]:
     """Run several replicas of the webhook, started together."""
     command = [sys.executable, "-m", "gpufleet", "webhook", "--port", "0", "--names", "127.0.0.1"]
-    own = ["--namespace", namespace, "--configurations", namespace, "--webhook-check", "200ms"]
+    own = ["--namespace", namespace, "--configurations", namespace, "--set", "webhook.check=200ms"]
     with ExitStack() as closing:
         processes = []
         for _ in range(count):
             process = subprocess.Popen(
-                [*command, *own, "--kubeconfig", str(cluster.kubeconfig), "--webhook-drain", "1s", *flags],
+                [
+                    *command,
+                    *own,
+                    "--kubeconfig",
+                    str(cluster.kubeconfig),
+                    "--set",
+                    "webhook.drain=1s",
+                    *flags,
+                ],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
@@ -299,7 +307,7 @@ def test_certificate_rotation_under_load_fails_no_request(cluster: Cluster, name
     bundles: list[int] = []
     """The number of trusted authorities after each change."""
     with (
-        webhooks(cluster, namespace, 2, "--webhook-lifetime", "15s") as [running, _],
+        webhooks(cluster, namespace, 2, "--set", "webhook.lifetime=15s") as [running, _],
         configured(cluster, namespace, running.url),
     ):
         cluster.wait_for("calls of the webhook", lambda: is_called(cluster, namespace))

@@ -62,7 +62,7 @@ async def until(url: str, path: str, status: int, words: str = "") -> str:
 
 async def test_a_single_machine_serves_metrics_and_stops_on_sigterm(nvml_shim: NvmlShim) -> None:
     nvml_shim.run(3, os.getpid(), 7 * GIB)
-    with agent(nvml_shim, "--agent-period", "200ms") as (process, url):
+    with agent(nvml_shim, "--set", "agent.period=200ms") as (process, url):
         await until(url, "/readyz", 200)
         text = await until(url, "/metrics", 200, "nvidia_gpu_process_gpu_memory_bytes")
         assert 'gpu="3"' in text
@@ -76,7 +76,7 @@ async def test_a_single_machine_serves_metrics_and_stops_on_sigterm(nvml_shim: N
 
 
 async def test_the_port_answers_while_the_driver_hangs(nvml_shim: NvmlShim) -> None:
-    with agent(nvml_shim, "--agent-period", "100ms", "--devices-deadline", "200ms") as (process, url):
+    with agent(nvml_shim, "--set", "agent.period=100ms", "--set", "devices.deadline=200ms") as (process, url):
         await until(url, "/metrics", 200, "nvidia_gpu_temperature_celsius")
         nvml_shim.hang("nvmlDeviceGetTemperature")
         await until(url, "/metrics", 200, "gpufleet_agent_driver_answers 0.0")

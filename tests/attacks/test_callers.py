@@ -34,7 +34,7 @@ def target(tmp_path: Path, postgres_url: str) -> Iterator[Target]:
     for name, answer in answers.items():
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
         (tmp_path / name).chmod(0o755)
-    with serving(tmp_path, postgres_url, "--slurm", "--slurm-bin", str(tmp_path)) as running:
+    with serving(tmp_path, postgres_url, "--slurm", "--set", f"slurm.bin={tmp_path}") as running:
         yield running
 
 

@@ -43,7 +43,7 @@ PROGRAMS = {
     "webhook": Program(("webhook", "--namespace", "gpufleet"), b"/mutate", 8 * MB),
     "scheduler": Program(("scheduler",), b"/filter", 64 * MB),
     "scheduler's probes": Program(("scheduler", "--standalone"), b"/filter", MB),
-    "agent": Program(("agent", "--devices-reader", "simulated"), b"/metrics", MB),
+    "agent": Program(("agent", "--set", "devices.reader=simulated"), b"/metrics", MB),
 }
 
 

@@ -40,6 +40,8 @@ def test_bash_completes_commands_flags_and_values(script: str) -> None:
     assert _bash(script, "gpufleet", "get", "nodes", "-o", "") == ["wide", "json", "yaml", "csv", "name"]
     assert _bash(script, "gpufleet", "get", "nodes", "--sel") == ["--selector"]
     assert _bash(script, "gpufleet", "serve", "--log-") == ["--log-level", "--log-format"]
+    assert _bash(script, "gpufleet", "agent", "--set", "agent.pod") == ["agent.pod_logs="]
+    assert _bash(script, "gpufleet", "serve", "--set", "store.u") == []  # a secret
 
 
 @pytest.mark.parametrize("script", ["fish"], indirect=True)

@@ -36,7 +36,7 @@ def test_a_database_that_does_not_answer_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:geheim@127.0.0.1:1/none")
-    assert main(["db", "check", "--store-start-timeout", "1s"]) == 1
+    assert main(["db", "check", "--set", "store.start_timeout=1s"]) == 1
     shown = capsys.readouterr().err
     assert "gpufleet db: the database does not answer" in shown
     assert "geheim" not in shown

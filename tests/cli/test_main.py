@@ -4,8 +4,9 @@ import sys
 import pytest
 
 from gpufleet import __version__
-from gpufleet.cli import main, serve
+from gpufleet.cli import agent, main, serve
 from gpufleet.cli.commands import COMMANDS
+from gpufleet.runtime.settings import AgentSettings, Settings
 from gpufleet.runtime.settings.field import settings_of
 from gpufleet.runtime.settings.groups import GROUPS
 
@@ -48,7 +49,7 @@ def test_every_help_has_examples(name: str, capsys: pytest.CaptureFixture[str]) 
     )
 
 
-def test_the_help_of_serve_fits_a_screen_and_help_all_has_the_rest(
+def test_the_help_of_serve_fits_a_screen_and_has_every_flag(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -58,16 +59,61 @@ def test_the_help_of_serve_fits_a_screen_and_help_all_has_the_rest(
     assert len(brief.splitlines()) <= 42
     assert "--port PORT" in brief
     assert "(default: 8080)" in brief
-    with pytest.raises(SystemExit):
-        main(["serve", "--help-all"])
-    everything = capsys.readouterr().out
     flags = [
         s.flag for n, cls in GROUPS.items() if cls in serve.GROUPS for s in settings_of(n, cls) if s.flag
     ]
-    assert [
-        flag for flag in flags if flag not in everything and flag.replace("--", "--[no-]") not in everything
-    ] == []
-    assert " more flags: gpufleet serve --help-all" in brief
+    assert [flag for flag in flags if flag not in brief and flag.replace("--", "--[no-]") not in brief] == []
+    assert "--set GROUP.NAME=VALUE" in brief
+
+
+def started(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Run `gpufleet agent` as far as its settings, and return them."""
+    found: list[Settings] = []
+    monkeypatch.setattr(agent, "run", lambda settings, _: found.append(settings) or 0)
+    assert main(["agent", *words]) == 0
+    return found[0]
+
+
+def test_set_takes_a_setting_by_its_name_and_the_last_one_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--set", "agent.period=1m", "--set", "agent.dra=true", "--port", "1", "--set", "agent.port=2"]
+    settings = started([*words, "--set=agent.period=2m"], monkeypatch)[AgentSettings]
+    assert (settings.period, settings.dra, settings.port) == (120.0, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--set", "agent.perod=1s"],
+            "gpufleet agent has no setting agent.perod; did you mean agent.period?",
+        ),
+        (["--set", "server.port=1"], "gpufleet agent has no setting server.port"),
+        (["--set", "agent.period"], "agent.period: write GROUP.NAME=VALUE"),
+        (["--agent-period", "1s"], "no flag --agent-period; write --set agent.period=VALUE"),
+        (["--agent-period=1s"], "no flag --agent-period; write --set agent.period=1s"),
+        (["--no-devices-kernel-log"], "write --set devices.kernel_log=false"),
+    ],
+)
+def test_a_setting_that_is_not_taken_is_refused_with_what_to_write(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["agent", *words])
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_wrong_value_of_set_names_the_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["agent", "--set", "agent.period=soon"]) == 2
+    assert "setting agent.period: 'soon' from flag --set is wrong" in capsys.readouterr().err
+
+
+def test_set_refuses_secrets_without_their_value(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["repair", "--set", "alerts.webhook=https://hooks/key"])
+    refusal = capsys.readouterr().err
+    assert "alerts.webhook is a secret and command lines are public; set GPUFLEET_ALERTS_WEBHOOK" in refusal
+    assert "hooks/key" not in refusal
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -152,7 +152,10 @@ def test_an_address_that_others_reach_needs_login_or_insecure(
     host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--host", host, "--port", "0"]) == 2
-    assert "give --tokens-file, --token-review or --oidc-issuer, or --insecure" in capsys.readouterr().err
+    assert (
+        "give --tokens-file, --token-review or --set oidc.issuer=URL, or --insecure"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_missing_tokens_file_is_reported_before_anything_starts(
@@ -211,12 +214,12 @@ def test_people_and_programs_log_in_with_openid_connect(tmp_path: Path, postgres
     callback = "http://127.0.0.1:8080/auth/callback"
     with identity_provider() as provider:
         flags = (
-            "--oidc-issuer",
-            provider.issuer,
-            "--oidc-client-id",
-            CLIENT,
-            "--oidc-redirect-url",
-            callback,
+            "--set",
+            f"oidc.issuer={provider.issuer}",
+            "--set",
+            f"oidc.client_id={CLIENT}",
+            "--set",
+            f"oidc.redirect_url={callback}",
         )
         with serving(tmp_path, *flags, database=postgres_url) as (address, process):
             token = {"authorization": f"Bearer {provider.token()}"}

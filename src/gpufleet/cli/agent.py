@@ -4,9 +4,9 @@ In a pod, or with --kubeconfig, it publishes the GPUs of the node as a GpuNodeSt
 serves metrics:
 
   gpufleet agent                                    # metrics on 127.0.0.1:9401
-  gpufleet agent --once                             # read once, print a table, and exit
-  gpufleet agent --once -o prometheus               # print the metrics that it would serve
-  gpufleet agent --host 0.0.0.0 --devices-identify  # reachable by Prometheus, with users and commands
+  gpufleet agent --once                                      # read once, print a table, and exit
+  gpufleet agent --once -o prometheus                        # print the metrics that it would serve
+  gpufleet agent --host 0.0.0.0 --set devices.identify=true  # reachable by Prometheus, with users and commands
 """
 
 import argparse

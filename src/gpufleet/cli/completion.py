@@ -51,15 +51,17 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def words_of(name: str) -> Words:
     """Return the flags and values of a command; none if its extra is missing."""
-    from gpufleet.cli.start import build_parser
+    from gpufleet.cli.start import SetAction, build_parser
 
     try:
-        _, parser = build_parser(name, whole=True)
+        _, parser = build_parser(name)
     except ModuleNotFoundError:
         return Words()
     flags, positionals = [], []
     for action in parser._actions:
-        values = tuple(map(str, action.choices)) if action.choices else ()
+        values = tuple(map(str, action.choices or ()))
+        if isinstance(action, SetAction):
+            values = tuple(f"{key}=" for key in action.names)
         if action.option_strings:
             summary = " ".join((action.help or "").replace("%%", "%").split()).partition(". ")[0]
             flags.append(
@@ -132,6 +134,7 @@ _BASH = """_gpufleet() {{
     esac
     if [ -n "$words" ]; then
         COMPREPLY=($(compgen -W "$words" -- "$current"))
+        case "${{COMPREPLY[*]}}" in *=) compopt -o nospace 2>/dev/null;; esac
         return
     fi
     case "$command" in

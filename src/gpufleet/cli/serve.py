@@ -1,7 +1,7 @@
 """Run the server: fleet, accounting, REST API and dashboard.
 
 It listens on 127.0.0.1:8080 by default. Any address that other machines can reach needs a login:
-give --tokens-file, --token-review or --oidc-issuer, or --insecure. To create a token:
+give --tokens-file, --token-review or --set oidc.issuer=URL, or --insecure. To create a token:
 
   gpufleet serve --new-token grafana >> tokens    # shows the token, adds its hash to the file
   gpufleet serve --host 0.0.0.0 --tokens-file tokens

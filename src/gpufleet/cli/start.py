@@ -4,17 +4,20 @@ import argparse
 import importlib
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from gpufleet.cli.commands import COMMANDS
-from gpufleet.runtime.logs import configure_logs
+from gpufleet.runtime.logs import configure_logs, get_logger
 from gpufleet.runtime.settings import LogSettings, Settings, load_settings
 from gpufleet.runtime.settings.field import Setting, settings_of
 from gpufleet.runtime.settings.groups import GROUPS
-from gpufleet.runtime.settings.load import describe, summarize
+from gpufleet.runtime.settings.load import nearest, summarize
+from gpufleet.runtime.settings.removed import REMOVED, removal
+
+_log = get_logger("settings")
 
 
 class Command(Protocol):
@@ -32,19 +35,22 @@ class Command(Protocol):
 
 def start(name: str, words: list[str], environment: Mapping[str, str]) -> int:
     """Run the command `name` with the flags in `words`."""
-    command, parser = build_parser(name, whole="--help-all" in words)
+    command, parser = build_parser(name)
+    _refuse_former_flags(parser, words)
     arguments = parser.parse_args(words)
     flags = {k: v for k, v in vars(arguments).items() if "." in k and v is not None}
     settings = load_settings(flags, environment, arguments.config)
     log = settings[LogSettings]
     style = ("console" if sys.stderr.isatty() else "json") if log.format == "auto" else log.format
     configure_logs(log.level, style)
+    for key, source in settings.removed:
+        _log.warning("removed_setting", source=source, problem=removal(key))
     _allow_many_files()
     return command.run(settings, arguments)
 
 
-def build_parser(name: str, *, whole: bool = False) -> tuple[Command, argparse.ArgumentParser]:
-    """Return the module of a command and the parser of its flags; `whole` describes all of them in its help."""
+def build_parser(name: str) -> tuple[Command, argparse.ArgumentParser]:
+    """Return the module of a command and the parser of its flags."""
     command = cast(Command, importlib.import_module(f"gpufleet.cli.{name}"))
     parser = argparse.ArgumentParser(
         prog=f"gpufleet {name}",
@@ -54,11 +60,11 @@ def build_parser(name: str, *, whole: bool = False) -> tuple[Command, argparse.A
         add_help=False,
     )
     parser.add_argument("-h", "--help", action="help", help="Show this help.")
-    hidden = _add_settings(parser, command, whole=whole)
-    if hidden or whole:
-        parser.add_argument("--help-all", action="help", help="Show all flags, with what they take.")
-    if hidden:
-        parser.epilog = f"{hidden} more flags: gpufleet {name} --help-all, or docs/settings.md."
+    command.arguments(parser)
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="Settings file (default: gpufleet.toml, if it exists)."
+    )
+    _add_settings(parser, command.GROUPS)
     parser.usage = " ".join(["%(prog)s", *_positionals(parser), "[FLAGS]"])
     return command, parser
 
@@ -84,10 +90,6 @@ def _positionals(parser: argparse.ArgumentParser) -> list[str]:
     return words
 
 
-_RARE = {"server.cors_origins", "server.hosts", "kubernetes.lease_namespace"}
-"""Settings with a short flag that few users need."""
-
-
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Wide enough for one line per flag; a switch has one form, `--[no-]debug`."""
 
@@ -100,46 +102,83 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         return super()._format_action_invocation(action)
 
 
-def _add_settings(parser: argparse.ArgumentParser, command: Command, *, whole: bool) -> int:
-    """Add the command's own flags and its settings; return how many of them --help does not show.
+class SetAction(argparse.Action):
+    """`--set GROUP.NAME=VALUE`: store the value of a setting as its own flag would; the last one wins."""
 
-    Settings with a short name of their own are the common ones.
+    def __init__(self, *, settings: Sequence[Setting], **facts: Any) -> None:
+        super().__init__(**facts)
+        self._settings = {setting.key: setting for setting in settings}
+        self.names = [key for key, setting in self._settings.items() if not setting.facts.secret]
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the value, or refuse a name that this command does not use."""
+        key, is_pair, value = str(values).partition("=")
+        if not is_pair:
+            raise argparse.ArgumentError(self, f"{key}: write GROUP.NAME=VALUE")
+        setting = self._settings.get(key)
+        if setting is None and key not in REMOVED:
+            raise argparse.ArgumentError(
+                self, f"{parser.prog} has no setting {key}{nearest(key, self.names)}"
+            )
+        if setting is not None and setting.facts.secret:
+            raise argparse.ArgumentError(
+                self,
+                f"{key} is a secret and command lines are public; set {setting.variables[0]} or the settings file",
+            )
+        setattr(namespace, key, value)
+
+
+def _add_settings(parser: argparse.ArgumentParser, groups: Sequence[type]) -> None:
+    """Add the flags of the common settings, and `--set` for all settings of the command.
+
+    Every command has the flags of the logs; a command without settings of its own does not show them.
     """
-    command.arguments(parser)
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="Settings file (default: gpufleet.toml, if it exists)."
-    )
-    hidden = 0
-    common = None if whole else parser.add_argument_group("common settings")
-    for name, cls in GROUPS.items():
-        if cls not in command.GROUPS and cls is not LogSettings:
-            continue
-        section = common or parser.add_argument_group(f"{name} settings")
-        for setting in settings_of(name, cls):
-            common_here = setting.facts.flag is not None and setting.key not in _RARE
-            shown = whole or (common_here and (cls is not LogSettings or bool(command.GROUPS)))
-            _add_flag(section, setting, describe(setting) if whole else summarize(setting) if shown else None)
-            hidden += not shown and setting.flag is not None
-    return hidden
+    section = parser.add_argument_group("settings")
+    settings = [
+        setting
+        for name, cls in GROUPS.items()
+        if cls in groups or cls is LogSettings
+        for setting in settings_of(name, cls)
+    ]
+    for setting in settings:
+        if setting.flag is not None:
+            _add_flag(section, setting, summarize(setting) if groups else argparse.SUPPRESS)
+    if groups:
+        section.add_argument(
+            "--set",
+            action=SetAction,
+            settings=settings,
+            metavar="GROUP.NAME=VALUE",
+            help="Any setting of docs/settings.md; repeatable.",
+        )
 
 
-def _add_flag(section: argparse._ArgumentGroup, setting: Setting, text: str | None) -> None:
-    """Add the flag of a setting; without a text it is not in the help."""
-    if setting.flag is None:
-        return
-    help_text = argparse.SUPPRESS if text is None else text.replace("%", "%%")
+def _add_flag(section: argparse._ArgumentGroup, setting: Setting, text: str) -> None:
+    flag, help_text = str(setting.flag), text.replace("%", "%%")
     if setting.type is bool:
         section.add_argument(
-            setting.flag,
-            dest=setting.key,
-            action=argparse.BooleanOptionalAction,
-            default=None,
-            help=help_text,
+            flag, dest=setting.key, action=argparse.BooleanOptionalAction, default=None, help=help_text
         )
     else:
-        section.add_argument(
-            setting.flag, dest=setting.key, default=None, metavar=_metavar(setting), help=help_text
-        )
+        section.add_argument(flag, dest=setting.key, default=None, metavar=_metavar(setting), help=help_text)
+
+
+def _refuse_former_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Refuse a flag that earlier versions made of the name of a setting, and name its replacement."""
+    keys = [s.key for n, cls in GROUPS.items() for s in settings_of(n, cls) if not s.facts.secret]
+    former = {"--" + key.replace(".", "-").replace("_", "-"): key for key in [*keys, *REMOVED]}
+    for word in words:
+        flag, _, value = word.partition("=")
+        key = former.get(flag) or former.get(flag.replace("--no-", "--", 1))
+        if key and flag not in parser._option_string_actions:
+            value = "false" if flag.startswith("--no-") else value or "VALUE"
+            parser.error(removal(key) if key in REMOVED else f"no flag {flag}; write --set {key}={value}")
 
 
 def _metavar(setting: Setting) -> str:

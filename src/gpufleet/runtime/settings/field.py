@@ -37,9 +37,9 @@ def setting(
 ) -> Any:
     """Declare a setting.
 
-    `flag` replaces the default flag of group and name. `env` lists variables besides
-    `GPUFLEET_<GROUP>_<NAME>`. The unit "s" makes it a duration ("15s", "5m"). A `secret` is never shown and
-    has no flag, because command lines are public.
+    `flag` is for the few that are set by hand; the command line takes all others as `--set GROUP.NAME=VALUE`.
+    `env` lists variables besides `GPUFLEET_<GROUP>_<NAME>`. The unit "s" makes it a duration ("15s", "5m"). A
+    `secret` is never shown, and refused on command lines, because they are public.
     """
     facts = Facts(help, flag, tuple(env), unit, tuple(choices), minimum, maximum, secret)
     if isinstance(default, dict):
@@ -64,10 +64,8 @@ class Setting:
 
     @property
     def flag(self) -> str | None:
-        """Return the command-line flag, or None for a secret."""
-        if self.facts.secret:
-            return None
-        return self.facts.flag or f"--{self.group}-{self.name}".replace("_", "-")
+        """Return the command-line flag of its own, or None: then it is set by `--set`, unless it is a secret."""
+        return self.facts.flag
 
     @property
     def variables(self) -> tuple[str, ...]:

@@ -8,14 +8,15 @@ ignored would be worse.
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from gpufleet.errors import SettingsError
 from gpufleet.runtime.settings.field import Setting, settings_of
 from gpufleet.runtime.settings.groups import CLUSTER_GROUPS, GROUPS
-from gpufleet.runtime.settings.parse import default_text, parse, takes
+from gpufleet.runtime.settings.parse import default_text, parse
+from gpufleet.runtime.settings.removed import REMOVED
 
 T = TypeVar("T")
 
@@ -26,13 +27,18 @@ class Settings:
     """All groups, each a frozen dataclass: `settings[ServerSettings].port`.
 
     `clusters` has the settings of each cluster by name: the `[clusters.NAME.GROUP]` tables of the file override
-    the groups here. Without such tables there is one cluster, named `default`.
+    the groups here. Without such tables there is one cluster, named `default`. `removed` has each removed setting
+    that is still set, and where.
     """
 
     def __init__(
-        self, groups: Mapping[type, object], clusters: Mapping[str, "Settings"] | None = None
+        self,
+        groups: Mapping[type, object],
+        clusters: Mapping[str, "Settings"] | None = None,
+        removed: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._groups = dict(groups)
+        self.removed = removed
         self.clusters: Mapping[str, Settings] = clusters or {"default": self}
 
     def __getitem__(self, group: type[T]) -> T:
@@ -60,7 +66,27 @@ def load_settings(
     clusters = {
         name: _load_cluster(where, name, table, groups) for name, table in tables.get("clusters", {}).items()
     }
-    return Settings(groups, clusters)
+    return Settings(groups, clusters, list(_removed(flags, environment, where, tables)))
+
+
+def _removed(
+    flags: Mapping[str, object], environment: Mapping[str, str], where: str, tables: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield each removed setting that is still set, and its source."""
+    for key in REMOVED:
+        group, _, name = key.partition(".")
+        variable = _variable(key)
+        per_cluster = [table.get(group, {}) for table in tables.get("clusters", {}).values()]
+        if key in flags:
+            yield key, "flag --set"
+        if variable in environment:
+            yield key, f"environment variable {variable}"
+        if any(name in table for table in (tables.get(group, {}), *per_cluster)):
+            yield key, f"file {where}"
+
+
+def _variable(key: str) -> str:
+    return f"GPUFLEET_{key}".replace(".", "_").upper()
 
 
 def _load_cluster(where: str, cluster: str, tables: object, base: Mapping[type, object]) -> Settings:
@@ -109,7 +135,7 @@ def _value(
     table: Mapping[str, object],
 ) -> Any:
     if setting.key in flags:
-        return _parsed(setting, flags[setting.key], f"flag {setting.flag}")
+        return _parsed(setting, flags[setting.key], f"flag {setting.flag or '--set'}")
     for variable in setting.variables:
         if variable in environment:
             return _parsed(setting, environment[variable], f"environment variable {variable}")
@@ -149,7 +175,7 @@ def _read_file(
         raise SettingsError(f"settings file {path} can't be read: {error.strerror}") from None
     for name, table in tables.items():
         if name not in GROUPS and name != "clusters":
-            raise SettingsError(f"settings file {path}: no group [{name}]{_nearest(name, GROUPS)}")
+            raise SettingsError(f"settings file {path}: no group [{name}]{nearest(name, GROUPS)}")
         if not isinstance(table, dict):
             raise SettingsError(f"settings file {path}: {name} must be a table, written [{name}]")
     return str(path), tables
@@ -173,30 +199,24 @@ def _may_exist(path: Path) -> bool:
 def _refuse_unknown_keys(where: str, group: str, table: Mapping[str, object], known: list[Setting]) -> None:
     names = [setting.name for setting in known]
     for key in table:
-        if key not in names:
-            raise SettingsError(f"settings file {where}: no setting {group}.{key}{_nearest(key, names)}")
+        if key not in names and f"{group}.{key}" not in REMOVED:
+            raise SettingsError(f"settings file {where}: no setting {group}.{key}{nearest(key, names)}")
 
 
 def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
-    known = {"GPUFLEET_CONFIG"} | {
+    known = {"GPUFLEET_CONFIG", *map(_variable, REMOVED)} | {
         variable for name, cls in GROUPS.items() for s in settings_of(name, cls) for variable in s.variables
     }
     for variable in environment:
         prefix = any(variable.startswith(f"GPUFLEET_{name}_".upper()) for name in GROUPS)
         if prefix and variable not in known:
-            raise SettingsError(
-                f"environment variable {variable}: no such setting{_nearest(variable, known)}"
-            )
+            raise SettingsError(f"environment variable {variable}: no such setting{nearest(variable, known)}")
 
 
-def _nearest(name: str, known: Any) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a refusal, which names the known name that is most like `name`, if there is one."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def describe(setting: Setting) -> str:
-    """Return the text for `--help-all`: the purpose, what the setting takes, and its default."""
-    return f"{setting.facts.help} Takes {takes(setting)}{_default(setting)}."
 
 
 def summarize(setting: Setting) -> str:
@@ -204,9 +224,5 @@ def summarize(setting: Setting) -> str:
     purpose = setting.facts.help.removesuffix(".")
     for end in (". ", "; ", " (", ": "):
         purpose = purpose.partition(end)[0]
-    return purpose + (_default(setting) if setting.type is not bool else "")
-
-
-def _default(setting: Setting) -> str:
-    default = default_text(setting)
-    return f" (default: {default})" if default else ""
+    default = default_text(setting) if setting.type is not bool else ""
+    return f"{purpose} (default: {default})" if default else purpose

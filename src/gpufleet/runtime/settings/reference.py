@@ -12,8 +12,11 @@ Generated from the code by `make docs`; a test checks that it is up to date.
 
 A setting is looked up in this order: command-line flag, environment variable, `gpufleet.toml` (or the file
 named by `--config` or `GPUFLEET_CONFIG`), default. A wrong value stops the program with a message that names
-the setting, the source of the value and what the setting takes. Secrets have no flag, because command lines
-are public.
+the setting, the source of the value and what the setting takes.
+
+Only the settings that are often set by hand have a flag of their own. `--set GROUP.NAME=VALUE` sets any other,
+and may be repeated: `gpufleet agent --set agent.period=1s --set devices.identify=true`. Secrets are refused there,
+because command lines are public.
 
 One server can show several clusters. Each has a name and, in the file, its own tables for the groups
 {clusters}. What they leave out is taken from the groups of all clusters:

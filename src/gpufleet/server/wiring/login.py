@@ -35,7 +35,7 @@ def require_login(settings: Settings) -> None:
         return
     raise SettingsError(
         f"{server.host or 'every address of this machine'} is reachable from other machines without login: "
-        "give --tokens-file, --token-review or --oidc-issuer, or --insecure if something else controls access"
+        "give --tokens-file, --token-review or --set oidc.issuer=URL, or --insecure if something else controls access"
     )
 
 

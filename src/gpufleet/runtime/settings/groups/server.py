@@ -19,14 +19,11 @@ class ServerSettings:
     )
     insecure: bool = setting(False, "Allow addresses other than loopback without a login.", flag="--insecure")
     debug: bool = setting(False, "Serve /debug/vars and /debug/pprof on loopback.", flag="--debug")
-    cors_origins: tuple[str, ...] = setting(
-        (), "Origins whose pages may call the API from a browser.", flag="--cors-origins"
-    )
+    cors_origins: tuple[str, ...] = setting((), "Origins whose pages may call the API from a browser.")
     hosts: tuple[str, ...] = setting(
         (),
         "Host names, besides localhost, that a server on loopback without a login accepts "
         "(for example those of a reverse proxy).",
-        flag="--hosts",
     )
     mcp: bool = setting(
         True, "Serve read-only tools for AI assistants at /mcp, if the extra `mcp` is installed."
