@@ -58,7 +58,7 @@ def measure() -> Iterable[Result]:
 
 async def _refresh(url: str) -> list[Result]:
     stalls: list[float] = []
-    settings = MetricsSettings(url=url, refresh=3600.0, timeout=120.0, max_queries=4)
+    settings = MetricsSettings(url=url, refresh=3600.0, timeout=120.0)
     async with PrometheusSource(settings) as source:
         await source.refresh()
         watch = asyncio.create_task(_watch(stalls))

@@ -21,11 +21,11 @@ Leaf = tuple[tuple[str, ...], dict[str, Any]]
 
 
 def leaves(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """Yield every value that a user can set, with its schema, in the order of the schema."""
+    """Yield every value that a user can set, with its schema, in the order of the schema; not the deprecated."""
     for name, each in schema["properties"].items():
         if "properties" in each:
             yield from leaves(each, (*path, name))
-        elif name != "global":
+        elif name != "global" and not each.get("deprecated"):
             yield (*path, name), each
 
 

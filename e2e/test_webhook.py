@@ -60,15 +60,7 @@ def webhooks(cluster: Cluster, namespace: str, count: int, *flags: str) -> Itera
         processes = []
         for _ in range(count):
             process = subprocess.Popen(
-                [
-                    *command,
-                    *own,
-                    "--kubeconfig",
-                    str(cluster.kubeconfig),
-                    "--set",
-                    "webhook.drain=1s",
-                    *flags,
-                ],
+                [*command, *own, "--kubeconfig", str(cluster.kubeconfig), *flags],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,

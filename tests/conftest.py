@@ -139,7 +139,7 @@ def empty_postgres_url(postgres: DataDirectory) -> Iterator[str]:
 @pytest.fixture
 def store_settings(postgres_url: str) -> StoreSettings:
     """Return settings of a store on the database of this test."""
-    return StoreSettings(url=postgres_url, pool_size=4, retry_timeout=5.0, start_timeout=10.0)
+    return StoreSettings(url=postgres_url, pool_size=4, start_timeout=10.0)
 
 
 @pytest.fixture

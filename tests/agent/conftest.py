@@ -50,10 +50,11 @@ class Cluster:
     @asynccontextmanager
     async def agent(self, node: str = "node-a", **options: object) -> AsyncIterator[Agent]:
         """An agent of `node`, at work."""
-        settings = {"period": 0.2, "lease_check": 0.5, "kubelet": None, "pod_logs": None, **options}
-        deadline = settings.pop("deadline", 10.0)
+        settings = {"period": 0.2, "kubelet": None, "pod_logs": None, **options}
+        deadline, check = settings.pop("deadline", 10.0), float(str(settings.pop("lease_check", 0.5)))
         devices = DevicesSettings(reader="nvml", deadline=float(str(deadline)), kernel_log=False)
-        agent = Agent(node, AgentSettings(port=0, **settings), devices, self.client, "gpufleet")  # type: ignore[arg-type]
+        own = AgentSettings(port=0, **settings)  # type: ignore[arg-type]
+        agent = Agent(node, own, devices, self.client, "gpufleet", lease_check=check)
         async with AsyncExitStack() as closing:
             closing.push_async_callback(agent.close)
             tasks = [asyncio.create_task(_run(work)) for work in agent.tasks().values()]

@@ -17,6 +17,7 @@ from gpufleet.kubernetes import extended_resources
 from gpufleet.kubernetes.access_review import RESOURCE
 from gpufleet.kubernetes.crds import GROUP
 from gpufleet.scheduler.extender.certificates import SERVER_NAME
+from gpufleet.scheduler.scheduler import Waits
 from gpufleet.webhook.configuration import configurations, policies
 
 BOTH = [(chart, values) for chart in NAMES for values in ({}, everything(chart))]
@@ -248,8 +249,7 @@ def test_kube_scheduler_is_configured_for_the_extender_protocol() -> None:
     assert configuration["percentageOfNodesToScore"] == 100
     assert [profile["schedulerName"] for profile in configuration["profiles"]] == ["gpu-scheduler"]
     assert configuration["leaderElection"]["resourceName"] != "kube-scheduler"
-    permit = _variables(one(rendered, "Deployment", "gpu-scheduler-scheduler"))["GPUFLEET_SCHEDULER_PERMIT"]
-    assert _seconds(extender["httpTimeout"]) > _seconds(permit)  # the bind of a gang member waits that long
+    assert _seconds(extender["httpTimeout"]) > Waits().permit  # the bind of a gang member waits that long
 
 
 def test_kube_scheduler_and_the_extender_share_a_certificate() -> None:

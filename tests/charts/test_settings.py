@@ -24,8 +24,7 @@ EXAMPLES = [
     for path, each in leaves(schema(chart))
     if path[0] in ("log", "schedulerName", "accounting", "corsOrigins")
     or path[-1] in ("operatorGroups", "viewerGroups", "groupNamespaces")
-    or path[-1]
-    in ("port", "hold", "permit", "preempt", "period", "reader", "identify", "operators", "processes")
+    or path[-1] in ("port", "hold", "preempt", "period", "reader", "identify", "operators", "processes")
 ]
 
 

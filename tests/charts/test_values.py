@@ -1,6 +1,9 @@
 """Every chart value is documented, validated by helm, and used."""
 
+import json
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +40,21 @@ def test_every_value_has_a_default_and_every_default_a_description(chart: str) -
     for path in described:
         at(defaults(chart), path)
     assert {path for path in _paths(defaults(chart)) if not _within(path, described)} == set()
+
+
+def test_values_that_are_no_longer_needed_are_accepted_and_named_in_the_notes(tmp_path: Path) -> None:
+    chart = shutil.copytree(CHARTS / "gpu-scheduler", tmp_path / "gpu-scheduler")
+    notes = (chart / "templates" / "NOTES.txt").read_text()
+    page = f'{{{{ define "notes" }}}}{notes}{{{{ end }}}}\nnotes: {{{{ include "notes" . | toJson }}}}\n'
+    (chart / "templates" / "notes.yaml").write_text(page)  # `helm template` does not print NOTES.txt
+    for values, named in [({}, False), ({"permit": "10s", "certificateLifetime": "2160h"}, True)]:
+        words = ("template", str(chart), "--show-only", "templates/notes.yaml", "--values", "-")
+        done = helm(*words, stdin=json.dumps({"scheduler": values}))
+        assert done.returncode == 0, done.stderr
+        assert (
+            "scheduler.permit is no longer needed and is ignored: 10s is built in" in done.stdout
+        ) is named
+        assert ("scheduler.certificateLifetime is no longer needed" in done.stdout) is named
 
 
 @pytest.mark.parametrize("chart", NAMES)

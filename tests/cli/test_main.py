@@ -69,7 +69,12 @@ def test_the_help_of_serve_fits_a_screen_and_has_every_flag(
 def started(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Run `gpufleet agent` as far as its settings, and return them."""
     found: list[Settings] = []
-    monkeypatch.setattr(agent, "run", lambda settings, _: found.append(settings) or 0)
+
+    def run(settings: Settings, _: object) -> int:
+        found.append(settings)
+        return 0
+
+    monkeypatch.setattr(agent, "run", run)
     assert main(["agent", *words]) == 0
     return found[0]
 
@@ -101,6 +106,16 @@ def test_a_setting_that_is_not_taken_is_refused_with_what_to_write(
         main(["agent", *words])
     assert end.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_removed_setting_is_named_in_one_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUFLEET_AGENT_HEARTBEAT", "1m")
+    started([], monkeypatch)
+    [line] = capsys.readouterr().err.splitlines()
+    assert "setting agent.heartbeat is no longer needed; its value 10m is built in" in line
+    assert "environment variable GPUFLEET_AGENT_HEARTBEAT" in line
 
 
 def test_a_wrong_value_of_set_names_the_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ class _Thread(threading.Thread):
             self._ready.set()
 
     async def _serve(self) -> None:
-        settings = StoreSettings(url=self._url, pool_size=4, retry_timeout=5.0, start_timeout=10.0)
+        settings = StoreSettings(url=self._url, pool_size=4, start_timeout=10.0)
         async with open_store(settings) as store:
             cluster = await open_sample_cluster(store, NODES, time.time(), history=True)
             other = await open_sample_cluster(store, OTHER_NODES, time.time(), history=False, name="lab")

@@ -7,6 +7,7 @@ from tests.exporters.samples import CLUSTER, FILESYSTEMS, PAGES, exporter, scrap
 from tests.prometheus_fixture import running_prometheus
 from tests.victoriametrics_fixture import running_victoriametrics
 
+from gpufleet.exporters.prometheus.client import MAX_ANSWER_BYTES
 from gpufleet.exporters.prometheus.source import PrometheusSource
 from gpufleet.model.reading import Readings
 from gpufleet.runtime.settings import MetricsSettings
@@ -55,10 +56,13 @@ def victoria() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def opened(url: str, **settings: object) -> AsyncIterator[PrometheusSource]:
+async def opened(
+    url: str, max_answer_bytes: int = MAX_ANSWER_BYTES, **settings: object
+) -> AsyncIterator[PrometheusSource]:
     """A source whose background refresh stays out of the test's way."""
-    values = {"refresh": 3600.0, "detect": 0.01, "timeout": 5.0, **settings}
-    async with PrometheusSource(MetricsSettings(url=url, **values)) as source:  # type: ignore[arg-type]
+    values = {"refresh": 3600.0, "timeout": 5.0, **settings}
+    own = MetricsSettings(url=url, **values)  # type: ignore[arg-type]
+    async with PrometheusSource(own, detect=0.01, max_answer_bytes=max_answer_bytes) as source:
         yield source
 
 

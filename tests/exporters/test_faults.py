@@ -145,7 +145,7 @@ async def test_a_source_in_trouble_makes_readings_older_and_health_degraded(
 )
 async def test_a_response_that_can_not_be_used_says_why(proxy: Proxy, fault: str, message: str) -> None:
     proxy.fault = fault
-    async with PrometheusClient(MetricsSettings(url=proxy.url, max_answer_bytes=100_000)) as client:
+    async with PrometheusClient(MetricsSettings(url=proxy.url), max_answer_bytes=100_000) as client:
         with pytest.raises(MetricsUnavailable, match=message):
             await client.instant("up", 0)
 
@@ -236,8 +236,8 @@ def test_partial_responses_are_logged_when_they_begin_and_end() -> None:
 
 async def test_what_partial_responses_lack_is_forgotten_after_an_hour(proxy: Proxy) -> None:
     later = 0.0
-    settings = MetricsSettings(url=proxy.url, refresh=3600.0, detect=0.01)
-    async with PrometheusSource(settings, lambda: time.time() + later) as source:
+    settings = MetricsSettings(url=proxy.url, refresh=3600.0)
+    async with PrometheusSource(settings, lambda: time.time() + later, detect=0.01) as source:
         before = await until(source, all_gpus)
         proxy.fault, proxy.extra = "partial", STORE_DOWN
         later = 3000.0
@@ -284,8 +284,8 @@ async def test_no_caller_waits_for_a_source_that_never_answered() -> None:
 
 
 async def test_readings_refresh_by_themselves_and_converge_when_the_source_flaps(proxy: Proxy) -> None:
-    settings = MetricsSettings(url=proxy.url, refresh=0.2, detect=0.1, timeout=0.5)
-    async with PrometheusSource(settings) as source:
+    settings = MetricsSettings(url=proxy.url, refresh=0.2, timeout=0.5)
+    async with PrometheusSource(settings, detect=0.1) as source:
         await until(source, complete)
         for fault in ["500", "", "garbage", "slow", "truncated", ""]:
             proxy.fault = fault

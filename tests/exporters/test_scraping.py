@@ -20,7 +20,7 @@ from gpufleet.exporters.embedded import EmbeddedMetrics
 from gpufleet.exporters.scraping import AgentScraper
 from gpufleet.exporters.scraping.endpoints import AgentEndpoint, agent_endpoints
 from gpufleet.exporters.scraping.exposition import decode
-from gpufleet.exporters.scraping.scraper import MAX_BYTES
+from gpufleet.exporters.scraping.scraper import MAX_BYTES, MAX_SCRAPES
 from gpufleet.kubernetes import KubeClient, load_connection
 from gpufleet.kubernetes.objects import Endpoint, EndpointConditions, EndpointPort, EndpointSlice
 from gpufleet.model.device import Device, DeviceProcess, DeviceReading, Vendor
@@ -118,10 +118,10 @@ class Agents:
         await self.client.write_json("POST", SLICES, body)
 
     @asynccontextmanager
-    async def scraping(self, **settings: Any) -> AsyncIterator[AgentScraper]:
+    async def scraping(self, max_scrapes: int = MAX_SCRAPES, **settings: Any) -> AsyncIterator[AgentScraper]:
         """Run the scraper of a server."""
         own = MetricsSettings(**{"refresh": 1.0, "timeout": 2.0, **settings})
-        scraper = AgentScraper(self.client, NAMESPACE, self.metrics, own)
+        scraper = AgentScraper(self.client, NAMESPACE, self.metrics, own, max_scrapes=max_scrapes)
         task = asyncio.create_task(scraper.run())
         try:
             yield scraper

@@ -220,13 +220,13 @@ def test_an_event_by_bus_address_finds_its_gpu_even_if_it_arrives_first() -> Non
     assert tracker.verdict("GPU-1").health is Health.HEALTHY
 
 
-def test_amd_blocks_above_the_threshold_make_the_gpu_unhealthy() -> None:
+def test_amd_blocks_with_errors_make_the_gpu_unhealthy() -> None:
     amd = Device(index=0, uuid="GPU-0", vendor=Vendor.AMD)
-    for threshold, health in [(0, Health.UNHEALTHY), (2, Health.HEALTHY)]:
-        tracker = HealthTracker(HealthRules(ecc_threshold=threshold))
+    for errors, health in [(1, Health.UNHEALTHY), (0, Health.HEALTHY)]:
+        tracker = HealthTracker()
         tracker.observe_devices([amd], 10.0)
         tracker.observe_readings(
-            [reading(ecc_uncorrected=3, ecc_uncorrected_blocks=(("UMC", 2), ("GFX", 1)))]
+            [reading(ecc_uncorrected=errors, ecc_uncorrected_blocks=(("UMC", 0), ("GFX", errors)))]
         )
         assert tracker.verdict("GPU-0").health is health
 

@@ -58,7 +58,7 @@ async def test_a_list_of_too_many_objects_is_an_error() -> None:
     server = FaultyServer()
     server.refuse = endless(str, items=100)
     async with server.serving(), server.client(max_objects=1000) as client:
-        with pytest.raises(TooLarge, match=r"more than 1000 objects \(kubernetes\.max_objects\)"):
+        with pytest.raises(TooLarge, match=r"more than 1000 objects"):
             await client.list(LEASES)
     assert len(server.requests) == 11
 
@@ -114,7 +114,7 @@ async def test_a_response_that_is_too_large_is_refused_while_it_is_read(chunked:
     server = FaultyServer()
     server.faults["GET"].append(large)
     async with server.serving(), server.client(max_response_bytes=4 << 20) as client:
-        with pytest.raises(TooLarge, match=r"kubernetes\.max_response_bytes"):
+        with pytest.raises(TooLarge, match=r"exceeds \d+ bytes"):
             await client.get(LEASES, "one-a", "default")
     assert sent < 64
 
@@ -173,7 +173,7 @@ async def one_event(server: FaultyServer, request: web.Request) -> web.StreamRes
 @pytest.mark.parametrize(
     ("fault", "limits", "message"),
     [
-        (flood(0), {"max_objects": 1000}, "more than 1000 objects (kubernetes.max_objects)"),
+        (flood(0), {"max_objects": 1000}, "more than 1000 objects"),
         (flood(100_000), {"max_cache_bytes": 4 << 20}, "4194304 bytes; raise kubernetes.max_cache_bytes"),
         (one_event, {}, "GET /apis/coordination.k8s.io/v1/leases: the watch sent an event of more than"),
     ],

@@ -17,6 +17,7 @@ from gpufleet.kubernetes.objects import Lease, Pod
 from gpufleet.runtime.listening import address_of, bind
 from gpufleet.runtime.settings import SchedulerSettings
 from gpufleet.scheduler.process import Replica
+from gpufleet.scheduler.scheduler import Waits
 from kubelite import KubeLite
 
 CLAIMS = "/apis/gpu.scheduling/v1/namespaces/{}/gpuclaims"
@@ -239,11 +240,10 @@ async def open_stage(server: KubeLite, **settings: Any) -> AsyncIterator[Stage]:
     async with KubeClient(
         Connection(server.url, token=server.token), requests_per_second=5000, burst=5000
     ) as client:
-        chosen = SchedulerSettings(
-            **{"grace": 1.0, "hold": 5.0, "permit": 2.0, "direct_binding": False, **settings}
-        )
+        waits = Waits(grace=settings.pop("grace", 1.0), permit=2.0)
+        chosen = SchedulerSettings(**{"hold": 5.0, "direct_binding": False, **settings})
         timings = ElectionTimings(lease_duration=2.0, renew_deadline=1.5, retry_period=0.1)
-        replica = Replica(client, chosen, "default", f"replica-{id(client)}", timings)
+        replica = Replica(client, chosen, "default", f"replica-{id(client)}", timings, waits=waits)
         work = asyncio.ensure_future(replica.run())
         stage = Stage(client, replica)
         try:

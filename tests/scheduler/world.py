@@ -44,7 +44,7 @@ from gpufleet.kubernetes.objects import (
 from gpufleet.kubernetes.resource_claims import ResourceClaim, ResourceClaimStatus
 from gpufleet.placement import Fits
 from gpufleet.runtime.settings import SchedulerSettings
-from gpufleet.scheduler.scheduler import Scheduler
+from gpufleet.scheduler.scheduler import Scheduler, Waits
 from gpufleet.scheduler.watched_pods import WatchedSpec
 
 Outcome = Literal["done", "answer lost", "failed", "refused", "late", "killed before", "killed after"]
@@ -437,9 +437,14 @@ class Process:
             monotonic=lambda: world.now,
             random=lambda: 0.5,
         )
-        chosen = SchedulerSettings(**{"hold": 5.0, "grace": 10.0, "permit": 0.0, **settings})
+        chosen = SchedulerSettings(**{"hold": 5.0, **settings})
         self.scheduler = Scheduler(
-            ModelApi(world, self), chosen, "gpufleet", timing=timing, new_stamp=self._stamp
+            ModelApi(world, self),
+            chosen,
+            "gpufleet",
+            timing=timing,
+            new_stamp=self._stamp,
+            waits=Waits(10.0, 0.0),
         )
         self.scheduler.direct.most_left = 0
         plant(self.scheduler)

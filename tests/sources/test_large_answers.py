@@ -48,8 +48,8 @@ async def check(ask: Callable[[], Awaitable[Any]], message: str, limit: int) -> 
 
 async def test_a_response_of_slurmrestd_is_read_up_to_a_limit() -> None:
     async with upstream(b" " * MB, 100) as server:
-        rest = SlurmRest(SlurmSettings(url=str(server.make_url("/")), max_answer_bytes=4 * MB))
-        await check(rest.jobs, "slurm.max_answer_bytes", 16 * MB)
+        rest = SlurmRest(SlurmSettings(url=str(server.make_url("/"))), max_answer_bytes=4 * MB)
+        await check(rest.jobs, "exceeds", 16 * MB)
         await rest.close()
 
 
@@ -67,7 +67,7 @@ async def test_the_output_of_a_slurm_command_is_read_up_to_a_limit(tmp_path: Pat
     for name in ("squeue", "scontrol", "sacct"):
         (tmp_path / name).write_text(f"#!/bin/sh\nexec yes >&{stream}\n")
         (tmp_path / name).chmod(0o755)
-    commands = SlurmCommands(SlurmSettings(bin=tmp_path, max_answer_bytes=2 * MB))
+    commands = SlurmCommands(SlurmSettings(bin=tmp_path), max_answer_bytes=2 * MB)
     for ask in (commands.jobs, commands.nodes, lambda: commands.accounting_jobs(0.0)):
         await check(ask, "prints more than", 8 * MB)
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 
 def settings_for(data: Path) -> StoreSettings:
-    return StoreSettings(data=data, pool_size=2, start_timeout=30.0, retry_timeout=20.0)
+    return StoreSettings(data=data, pool_size=2, start_timeout=30.0)
 
 
 async def test_data_survives_a_clean_stop(data: Path) -> None:

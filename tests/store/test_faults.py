@@ -48,7 +48,7 @@ def postmaster(data: Path) -> int:
 
 
 async def test_a_database_killed_under_load_keeps_all_acknowledged_data(data: Path) -> None:
-    settings = StoreSettings(data=data, pool_size=4, retry_timeout=60.0)
+    settings = StoreSettings(data=data, pool_size=4)
     acknowledged: set[int] = set()
     stop = asyncio.Event()
 
@@ -63,7 +63,7 @@ async def test_a_database_killed_under_load_keeps_all_acknowledged_data(data: Pa
         before = len(acknowledged)
         await wait_until(lambda: len(acknowledged) >= before + 20, 60)
 
-    async with open_store(settings) as store:
+    async with open_store(settings, retry_timeout=60.0) as store:
         await store.database.execute(TABLE)
         workers = [asyncio.create_task(load(store, worker)) for worker in range(4)]
         for _ in range(2):
@@ -138,9 +138,9 @@ def small_disk(data: Path) -> Iterator[Path]:
 
 
 async def test_a_full_disk_is_reported_and_writes_continue_when_there_is_space(small_disk: Path) -> None:
-    settings = StoreSettings(data=small_disk / "data", pool_size=2, retry_timeout=1.0)
+    settings = StoreSettings(data=small_disk / "data", pool_size=2)
     acknowledged: set[int] = set()
-    async with open_store(settings) as store:
+    async with open_store(settings, retry_timeout=1.0) as store:
         await store.database.execute(TABLE)
         filler = small_disk / "filler"
         with pytest.raises(OSError, match="No space"):

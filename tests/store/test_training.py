@@ -102,10 +102,8 @@ async def test_upgrading_counts_the_points_that_are_there(empty_postgres_url: st
 
 
 async def test_long_reads_have_their_own_connections_and_time_limit(store_settings: StoreSettings) -> None:
-    settings = dataclasses.replace(
-        store_settings, pool_size=2, long_read_pool_size=1, long_read_timeout=0.3, retry_timeout=0.0
-    )
-    async with open_store(settings) as store:
+    settings = dataclasses.replace(store_settings, pool_size=2, query_timeout=0.6)
+    async with open_store(settings, retry_timeout=0.0) as store:
         await _fill(store, 1, 1, 10)
         async with store.database._pool.acquire() as connection, connection.transaction():
             await connection.execute("LOCK TABLE training_point")
@@ -114,8 +112,8 @@ async def test_long_reads_have_their_own_connections_and_time_limit(store_settin
             assert await store.database.fetchval("SELECT 1") == 1  # does not wait for them
             results = await asyncio.gather(*reads, return_exceptions=True)
         assert all(isinstance(result, StoreUnavailable) for result in results)
-        assert any("long_read_timeout" in str(result) for result in results)
-        assert any("long_read_pool_size is 1" in str(result) for result in results)
+        assert any("store.query_timeout" in str(result) for result in results)
+        assert any("the pool has 3" in str(result) for result in results)
         assert len(await store.training.read("job", 0.0, 1e11)) == 10
 
 

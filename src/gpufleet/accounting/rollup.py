@@ -44,6 +44,10 @@ MAX_VALUE = 1024
 """Bytes of a label value that are kept: a database index takes little more."""
 
 
+MISSING_VALUE = "(none)"
+"""The value that pods without a label are counted under; parentheses are not allowed in the value of a label."""
+
+
 @dataclass(frozen=True)
 class RollupPlan:
     """What the statistics are grouped by, and the price of a GPU-hour."""
@@ -51,14 +55,12 @@ class RollupPlan:
     label_keys: tuple[str, ...] = ()
     annotation_keys: tuple[str, ...] = ()
     excluded_namespaces: frozenset[str] = frozenset()
-    missing_value: str = "(none)"
-    """The value that pods without the label are counted under."""
     prices: tuple[Price, ...] = ()
     """Of a GPU-hour."""
 
     def value_of(self, labels: Mapping[str, str], key: str) -> str:
         """Return the value of a label or annotation that a pod is counted under."""
-        value = labels.get(key) or self.missing_value
+        value = labels.get(key) or MISSING_VALUE
         if len(value) <= MAX_VALUE // 4:
             return value
         return value.encode()[:MAX_VALUE].decode(errors="ignore")

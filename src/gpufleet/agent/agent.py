@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from gpufleet.agent.dra import DraDriver
 from gpufleet.agent.exporter import Exporter
 from gpufleet.agent.extended_resources import ExtendedResources
-from gpufleet.agent.gpu_holders import GpuHolders
+from gpufleet.agent.gpu_holders import LEASE_CHECK_S, GpuHolders
 from gpufleet.agent.health_events import HealthEvents
 from gpufleet.agent.memory import trim
 from gpufleet.agent.monitor import Monitor
@@ -66,11 +66,13 @@ class Agent:
         reader: DeadlineReader | None = None,
         patterns: Sequence[LogPattern] = (),
         slurm: SlurmSettings | None = None,
+        lease_check: float = LEASE_CHECK_S,
     ) -> None:
         """`patterns` are the users' own for the logs of training jobs."""
         self.node = node
         self._settings = settings
         self._devices = devices
+        self._lease_check = lease_check
         self._patterns = patterns
         self._reader = reader or reader_from_settings(devices)
         rules = health_rules(devices)
@@ -86,7 +88,6 @@ class Agent:
             lambda: self.monitor.observation,
             stale_after=max(10.0, 3 * settings.period),
             identify=devices.identify,
-            max_processes=settings.max_processes,
             agent_metrics=self._agent_metrics,
         )
         self.publisher: StatusPublisher | None = None
@@ -110,7 +111,7 @@ class Agent:
             self._publish_through(client, lease_namespace)
 
     def _publish_through(self, client: KubeClient, lease_namespace: str) -> None:
-        self.publisher = StatusPublisher(client, self.node, self._status, heartbeat=self._settings.heartbeat)
+        self.publisher = StatusPublisher(client, self.node, self._status)
         self.events = HealthEvents(client, self.node, self._published_uid)
         self.monitor.subscribe_to_health(self.events.add)
         kubelet, pod_logs = self._settings.kubelet, self._settings.pod_logs
@@ -119,13 +120,13 @@ class Agent:
             self.node,
             lease_namespace,
             lambda: self.monitor.observation.devices,
-            check=self._settings.lease_check,
+            check=self._lease_check,
             plugin_devices=partial(list_plugin_devices, kubelet) if kubelet else None,
             on_change=self.publisher.wake,
         )
         if self._settings.extended_resources:
             self.resources = ExtendedResources(
-                client, self.node, lambda: self.monitor.observation.devices, self._settings.lease_check
+                client, self.node, lambda: self.monitor.observation.devices, self._lease_check
             )
         if self._settings.dra:
             dra = self.dra = DraDriver(

@@ -69,6 +69,10 @@ PROCESS_QUANTITIES = (
 """Every metric of a process."""
 
 
+MAX_PROCESSES = 256
+"""Processes with metrics, those with the most GPU memory first: each is a series in Prometheus."""
+
+
 class Exporter:
     """Renders the latest observation in the Prometheus text format."""
 
@@ -79,7 +83,7 @@ class Exporter:
         *,
         stale_after: float = 60.0,
         identify: bool = False,
-        max_processes: int = 256,
+        max_processes: int = MAX_PROCESSES,
         agent_metrics: Callable[[], Iterable[Metric]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -36,7 +36,6 @@ from gpufleet.kubernetes.objects import Pod
 from gpufleet.kubernetes.resource_claims import GPU_DRIVERS
 from gpufleet.model.device import Device
 from gpufleet.runtime.logs import get_logger
-from gpufleet.runtime.settings import AgentSettings
 
 UNMATCHED_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between reads while a Lease names a pod that is not here, because the pod is about to appear or the Lease
@@ -46,6 +45,10 @@ PluginDevices = Mapping[tuple[str, str], Collection[str]]
 """Ids of the devices that plugins and drivers allocated, by namespace and name of the pod."""
 
 _log = get_logger("agent")
+
+
+LEASE_CHECK_S = 120.0
+"""Seconds between reads of this node's Leases without a change of pods, for Leases that change without their pod."""
 
 
 class GpuHolders:
@@ -58,7 +61,7 @@ class GpuHolders:
         lease_namespace: str,
         devices: Callable[[], Sequence[Device]],
         plugin_devices: Callable[[], Awaitable[PluginDevices]] | None = None,
-        check: float = AgentSettings.lease_check,
+        check: float = LEASE_CHECK_S,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.ready = False

@@ -58,6 +58,10 @@ _UNDECLARED = re.compile(r"\.status\.(?:devices\[[^\]]*\]\.)?(\w+)[^:]*: field n
 _log = get_logger("agent")
 
 
+HEARTBEAT_S = 600.0
+"""Seconds between checks of the status without a change: they only repair what a watch missed."""
+
+
 class StatusPublisher:
     """Keeps the object of one node equal to what `compose` returns."""
 
@@ -67,7 +71,7 @@ class StatusPublisher:
         node: str,
         compose: Compose,
         *,
-        heartbeat: float = 600.0,
+        heartbeat: float = HEARTBEAT_S,
         timing: Timing = Timing(),  # noqa: B008  (frozen)
     ) -> None:
         self.writes = 0

@@ -40,7 +40,7 @@ def judge(
     if reading.recovery_action is not None:
         found["recovery-action"] = classify_recovery_action(reading.recovery_action)
     if reading.ecc_uncorrected is not None:
-        found["ecc"] = _ecc(device.vendor, reading, rules)
+        found["ecc"] = _ecc(device.vendor, reading)
     found |= _pcie(device, reading, history)
     found |= _fabric(reading)
     found |= _throttles(reading, history, rules)
@@ -49,10 +49,10 @@ def judge(
     return found
 
 
-def _ecc(vendor: Vendor, reading: DeviceReading, rules: HealthRules) -> Finding | None:
+def _ecc(vendor: Vendor, reading: DeviceReading) -> Finding | None:
     if vendor is Vendor.AMD:
         blocks = reading.ecc_uncorrected_blocks or (("GPU", reading.ecc_uncorrected or 0),)
-        bad = [f"{name} {count}" for name, count in blocks if count > rules.ecc_threshold]
+        bad = [f"{name} {count}" for name, count in blocks if count]
         reason = f"uncorrectable ECC errors: {', '.join(bad)}"
         return finding("ecc", reason, severity=Severity.UNHEALTHY) if bad else None
     if reading.ecc_uncorrected:

@@ -93,7 +93,7 @@ _TABLE = (
          Remedy.RESET, "NVML", _GONE),
     Rule("recovery-action", "the driver requests an action; a reboot is about the whole node", Severity.UNHEALTHY,
          Scope.GPU, Remedy.RESET, "NVML, XID 154", "the driver withdraws the request"),
-    Rule("ecc", "uncorrectable ECC errors since reset; AMD: above devices.ecc_threshold in one RAS block it is Unhealthy",
+    Rule("ecc", "uncorrectable ECC errors since reset; AMD: with one in any RAS block it is Unhealthy",
          Severity.WARNING, Scope.GPU, Remedy.RESET, "NVML, AMD SMI", _RESET),
     Rule("ecc-corrected", "AMD: more correctable errors per hour than devices.corrected_per_hour", Severity.WARNING,
          Scope.GPU, Remedy.NONE, "AMD SMI", _HOUR),

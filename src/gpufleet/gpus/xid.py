@@ -23,8 +23,6 @@ class HealthRules:
     """XIDs that are only warnings. Other serious XIDs make the GPU unhealthy."""
     ignored_xids: frozenset[int] = frozenset({13, 31, 43, 45, 68})
     """XIDs that the application causes."""
-    ecc_threshold: int = _DEFAULTS.ecc_threshold
-    """Uncorrectable errors in one block of an AMD GPU above which it is unhealthy."""
     corrected_per_hour: int = _DEFAULTS.corrected_per_hour
     """Correctable errors per hour of an AMD GPU above which there is a warning; 0 is no limit."""
     nvlinks: int = _DEFAULTS.nvlinks

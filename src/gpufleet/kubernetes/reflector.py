@@ -3,7 +3,7 @@
 The list is fetched in pages, each stored as it arrives. The watch starts at the list's version
 and, when it ends or breaks, resumes at the last version seen, so no change is missed. Only when
 the server no longer has that version (410 Gone) is the list fetched again; objects that are no
-longer in it are removed. More objects than `kubernetes.max_objects`, or than fit into the memory of
+longer in it are removed. More objects than `MAX_OBJECTS`, or than fit into the memory of
 `kubernetes.max_cache_bytes`, are an error: the objects known before stay, and what the list or watch added or
 made larger is not kept. Between attempts the reflector backs off until a watch has been open for a while.
 
@@ -252,9 +252,7 @@ class Reflector(Generic[T]):
         budget = self._client.cache_budget
         kind = f"{verb} of {self.resource.plural}"
         if len(self.cache) > self._client.max_objects:
-            raise TooLarge(
-                f"{kind}: there are more than {self._client.max_objects} objects (kubernetes.max_objects)"
-            )
+            raise TooLarge(f"{kind}: there are more than {self._client.max_objects} objects")
         if budget.used > budget.max_bytes:
             raise TooLarge(
                 f"{kind}: all objects together need more than {budget.max_bytes} bytes; "

@@ -39,7 +39,6 @@ def rules_from(settings: RepairSettings, hooks: frozenset[str]) -> RepairRules:
         drain_timeout=settings.drain_timeout,
         repair_timeout=settings.repair_timeout,
         flap_limit=settings.flap_limit,
-        flap_window=settings.flap_window,
         max_share=settings.max_share,
         max_per_hour=settings.max_per_hour,
         hooks=hooks,

@@ -38,6 +38,7 @@ class RepairRules:
     repair_timeout: float = 1800.0
     flap_limit: int = 3
     flap_window: float = 86400.0
+    """Seconds in which `flap_limit` counts faults."""
     max_share: float = 10.0
     max_per_hour: int = 10
     release_lead: float = 5.0

@@ -16,11 +16,10 @@ from gpufleet.runtime.urls import without_credentials
 class BodyReader:
     """Reads bodies; those that it reads at the same time have at most `limit` bytes together."""
 
-    def __init__(self, limit: int, error: Callable[[str], GpufleetError], setting: str = "") -> None:
-        """`error` makes the error for a larger body; its message names `setting`, which can raise the limit."""
+    def __init__(self, limit: int, error: Callable[[str], GpufleetError]) -> None:
+        """`error` makes the error for a larger body."""
         self._limit = limit
         self._error = error
-        self._setting = setting
         self._reading = 0
 
     async def read(self, response: aiohttp.ClientResponse, limit: int | None = None) -> bytearray:
@@ -41,7 +40,4 @@ class BodyReader:
     def too_large(self, response: aiohttp.ClientResponse, limit: int | None = None) -> GpufleetError:
         """Return the error for a body that exceeds `limit`."""
         size = self._limit if limit is None else limit
-        hint = f" ({self._setting})" if self._setting else ""
-        return self._error(
-            f"the response of {without_credentials(str(response.url))} exceeds {size} bytes{hint}"
-        )
+        return self._error(f"the response of {without_credentials(str(response.url))} exceeds {size} bytes")

@@ -38,6 +38,7 @@ from gpufleet.kubernetes import (
     Selection,
 )
 from gpufleet.kubernetes.certificates.store import serving_context
+from gpufleet.kubernetes.client.client import burst_of
 from gpufleet.kubernetes.client.connection import connection_from_settings
 from gpufleet.kubernetes.client.errors import Forbidden, KubernetesRefused, ObjectNotFound
 from gpufleet.kubernetes.leases import LABELS
@@ -49,7 +50,7 @@ from gpufleet.scheduler.delivery.mode import Delivery
 from gpufleet.scheduler.extender.certificates import ExtenderCertificates
 from gpufleet.scheduler.extender.verbs import Extender
 from gpufleet.scheduler.kubernetes_api import KubernetesApi
-from gpufleet.scheduler.scheduler import Scheduler
+from gpufleet.scheduler.scheduler import Scheduler, Waits
 from gpufleet.scheduler.standalone import Standalone
 from gpufleet.scheduler.watched_pods import WATCHED_PODS
 
@@ -77,6 +78,7 @@ class Replica:
         timings: ElectionTimings = ElectionTimings(),  # noqa: B008  (frozen)
         *,
         freeze: bool = False,
+        waits: Waits = Waits(),  # noqa: B008  (frozen)
     ) -> None:
         """Create the replica; `freeze` hides what was listed first from the garbage collector, which then pauses less."""
         self._settings = settings
@@ -88,6 +90,7 @@ class Replica:
             namespace,
             leading=lambda: self.election.leading,
             timing=client.timing,
+            waits=waits,
         )
         self._nodes = Reflector(client, NODES)
         self._reports = Reflector(client, GPU_NODE_STATUSES)
@@ -149,7 +152,7 @@ class Replica:
     def extender(self) -> Extender:
         """Return the extender of this replica."""
         settings = self._settings
-        return Extender(self.scheduler, settings.name, self.unready, settings.max_body_bytes)
+        return Extender(self.scheduler, settings.name, self.unready)
 
     async def run(self) -> None:
         """Watch the cluster, take part in the election and lead, until cancelled."""
@@ -266,11 +269,8 @@ def scheduler_client(scheduler: SchedulerSettings, kubernetes: KubernetesSetting
     return KubeClient(
         connection_from_settings(kubernetes),
         requests_per_second=scheduler.requests_per_second,
-        burst=scheduler.burst,
-        timeout=kubernetes.timeout,
+        burst=burst_of(scheduler.requests_per_second),
         field_manager="gpufleet-scheduler",
-        max_response_bytes=kubernetes.max_response_bytes,
-        max_objects=kubernetes.max_objects,
         max_cache_bytes=kubernetes.max_cache_bytes,
     )
 

@@ -6,6 +6,7 @@ The verbs are called by kube-scheduler (`extender.py`) or by the stand-alone loo
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from gpufleet.kubernetes import Timing
 from gpufleet.kubernetes.annotations import CLAIM
@@ -57,6 +58,16 @@ SLICE = 0.005
 """Seconds of planning after which requests get their turn."""
 
 
+@dataclass(frozen=True)
+class Waits:
+    """Seconds to wait for what should happen soon."""
+
+    grace: float = 30.0
+    """An unbound pod keeps its Leases: kube-scheduler retries a failed bind within seconds."""
+    permit: float = 10.0
+    """The bind of a gang member waits for the others; shorter than the timeout of an extender call (30 s)."""
+
+
 class Scheduler:
     """The scheduler of one replica; `leading` returns whether this replica leads."""
 
@@ -69,6 +80,7 @@ class Scheduler:
         leading: Callable[[], bool] = lambda: True,
         timing: Timing = Timing(),  # noqa: B008  (frozen)
         new_stamp: Callable[[], str] = new_stamp,
+        waits: Waits = Waits(),  # noqa: B008  (frozen)
     ) -> None:
         self.leading = leading
         self.metrics = SchedulerMetrics()
@@ -76,7 +88,7 @@ class Scheduler:
         """Set when units may fit that did not fit before."""
         ledger = self.ledger = Ledger(self._changed)
         self._api = api
-        self._settings = settings
+        self._permit = waits.permit
         self._namespace = namespace
         self._timing = timing
         self._demand = DemandMemory()
@@ -100,7 +112,7 @@ class Scheduler:
             self.dirty,
             gang_plans,
             self.metrics,
-            settings.grace,
+            waits.grace,
             timing,
         )
         evictable = EvictablePods(ledger, self.gpu_queues, settings.reclaim_grace)
@@ -124,7 +136,7 @@ class Scheduler:
             self.queue,
             gang_plans,
             self.metrics,
-            settings.grace,
+            waits.grace,
             timing,
             report=self._report_allocation,
             wake_planner=self._changed.set,
@@ -223,7 +235,7 @@ class Scheduler:
         """Bind the pod; return an error message, or an empty string if it is bound."""
         pod = self.ledger.pods.get(uid)
         gang = self.ledger.gangs.of(pod) if pod else None
-        if gang is not None and not await self.gangs.permit(uid, gang, self._settings.permit):
+        if gang is not None and not await self.gangs.permit(uid, gang, self._permit):
             return f"the other members of gang {gang.name} are not ready to be bound yet"
         error = await self.binder.bind(namespace, name, uid, node)
         if pod is not None:

@@ -20,7 +20,7 @@ from gpufleet.store.hours.workload_use import WorkloadUses
 from gpufleet.store.hours.writer import HourStore
 from gpufleet.store.observed_spans import ObservedSpans
 from gpufleet.store.periods import PeriodStore
-from gpufleet.store.postgres.database import Database, open_database
+from gpufleet.store.postgres.database import RETRY_TIMEOUT_S, Database, open_database
 from gpufleet.store.postgres.embedded import embedded_server, running_server
 from gpufleet.store.postgres.fence import Fence
 from gpufleet.store.postgres.leadership import Leadership
@@ -79,13 +79,17 @@ class Store:
 
 
 @asynccontextmanager
-async def open_store(settings: StoreSettings) -> AsyncIterator[Store]:
+async def open_store(
+    settings: StoreSettings, *, retry_timeout: float = RETRY_TIMEOUT_S
+) -> AsyncIterator[Store]:
     """Open the store at `store.url` or in an embedded server, and migrate its tables."""
     async with AsyncExitStack() as stack:
         dsn = await stack.enter_async_context(open_server(settings))
         await upgrade(dsn, settings)
-        database = await stack.enter_async_context(open_database(dsn, settings))
-        long_reads = await stack.enter_async_context(open_database(dsn, settings, long_reads=True))
+        database = await stack.enter_async_context(open_database(dsn, settings, retry_timeout=retry_timeout))
+        long_reads = await stack.enter_async_context(
+            open_database(dsn, settings, long_reads=True, retry_timeout=retry_timeout)
+        )
         yield Store(database, dsn, settings, long_reads)
 
 

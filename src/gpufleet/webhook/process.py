@@ -16,12 +16,15 @@ from gpufleet.webhook.claim_lookup import ClaimLookup
 from gpufleet.webhook.pod_admission import PodRules
 from gpufleet.webhook.server import Webhook
 
+DRAIN_S = 5.0
+"""Seconds in which calls are still answered after SIGTERM, until API servers stop sending them."""
+
 SYNC_SECONDS = 10.0
 """How long the start waits for the list of DeviceClasses."""
 
 
 async def run_webhook(settings: Settings, on_started: Callable[[str], None]) -> None:
-    """Serve until cancelled; `on_started` gets the URL. Calls are answered while `drain` lasts."""
+    """Serve until cancelled; `on_started` gets the URL. Calls are answered for `DRAIN_S` after that."""
     own = settings[WebhookSettings]
     async with AsyncExitStack() as closing:
         listening = closing.enter_context(bind(own.host, own.port))
@@ -38,7 +41,7 @@ async def run_webhook(settings: Settings, on_started: Callable[[str], None]) -> 
         background.start("certificates", certificates.run)
         by_resource_claim = await _delivery(client, own.delivery, background)
         webhook = Webhook(claims, PodRules.from_settings(own), by_resource_claim)
-        async with webhook.listener().serving(listening, tls=context, drain=own.drain):
+        async with webhook.listener().serving(listening, tls=context, drain=DRAIN_S):
             on_started(address_of(listening, "https"))
             await asyncio.Event().wait()
 

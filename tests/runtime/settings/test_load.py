@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from gpufleet.errors import SettingsError
 from gpufleet.runtime.settings import LogSettings, MetricsSettings, ServerSettings, load_settings
 from gpufleet.runtime.settings.field import settings_of
+from gpufleet.runtime.settings.groups import GROUPS
 from gpufleet.runtime.settings.parse import amount, parse
 from gpufleet.runtime.settings.reference import reference
+from gpufleet.runtime.settings.removed import REMOVED, removal
 
 
 def file(tmp_path: Path, text: str) -> Path:
@@ -94,6 +96,22 @@ def test_a_wrong_value_names_the_setting_its_source_and_what_it_takes(
     with pytest.raises(SettingsError) as refusal:
         load_settings(flags, environment, file(tmp_path, text))
     assert sentence in str(refusal.value)
+
+
+def test_a_removed_setting_is_a_warning_and_not_an_error(tmp_path: Path) -> None:
+    text = "[agent]\nheartbeat = '1m'\n[clusters.east.metrics]\ndetect = '1s'\ntimeout = '3s'\n"
+    settings = load_settings({}, {"GPUFLEET_KUBERNETES_BURST": "nine"}, file(tmp_path, text))
+    assert settings.clusters["east"][MetricsSettings].timeout == 3.0
+    assert dict(settings.removed) == {
+        "agent.heartbeat": f"file {tmp_path / 'gpufleet.toml'}",
+        "metrics.detect": f"file {tmp_path / 'gpufleet.toml'}",
+        "kubernetes.burst": "environment variable GPUFLEET_KUBERNETES_BURST",
+    }
+    assert removal("metrics.detect") == "setting metrics.detect is no longer needed; its value 5m is built in"
+
+
+def test_no_setting_is_both_declared_and_removed() -> None:
+    assert REMOVED.keys().isdisjoint(s.key for name, cls in GROUPS.items() for s in settings_of(name, cls))
 
 
 def test_a_cluster_takes_from_its_own_tables_first(tmp_path: Path) -> None:

@@ -19,7 +19,12 @@ from gpufleet.kubernetes.certificates.store import SECRETS, load, serving_contex
 from gpufleet.runtime.listening import bind
 from gpufleet.runtime.settings import KubernetesSettings, SchedulerSettings
 from gpufleet.runtime.settings.load import Settings
-from gpufleet.scheduler.extender.certificates import CA_ANNOTATION, SERVER_NAME, ExtenderCertificates
+from gpufleet.scheduler.extender.certificates import (
+    CA_ANNOTATION,
+    CERTIFICATE_LIFETIME_S,
+    SERVER_NAME,
+    ExtenderCertificates,
+)
 from gpufleet.scheduler.process import run_scheduler
 from kubelite import KubeLite
 
@@ -125,7 +130,7 @@ async def test_the_stand_alone_scheduler_has_no_verbs(server: KubeLite, tmp_path
 
 async def test_a_new_ca_restarts_kube_scheduler_before_it_signs(server: KubeLite) -> None:
     now = time.time()
-    lifetime = SETTINGS.certificate_lifetime
+    lifetime = CERTIFICATE_LIFETIME_S
     labels = {"app": "kube-scheduler"}
     body = {
         "metadata": {"name": "gpu-kube-scheduler"},

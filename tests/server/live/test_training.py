@@ -151,8 +151,9 @@ async def test_a_workload_has_a_bounded_number_of_metrics(http: httpx.AsyncClien
 @pytest.fixture
 async def limited(cluster: Cluster, store: Store) -> AsyncIterator[httpx.AsyncClient]:
     """The API with the smallest limits."""
-    limits = TrainingSettings(max_points=25_000, points_per_minute=20_000, caller_points_per_minute=30_000)
-    routes = training_routes(Clusters([cluster]), store.training, TOKENS, limits, lambda: NOW)
+    limits = TrainingSettings(max_points=25_000)
+    rates = {"points_per_minute": 20_000, "caller_points_per_minute": 30_000}
+    routes = training_routes(Clusters([cluster]), store.training, TOKENS, limits, lambda: NOW, **rates)
     transport = httpx.ASGITransport(create_app(Api(routes=routes)))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         yield client
@@ -168,7 +169,7 @@ async def test_a_workload_reports_a_bounded_number_of_points_per_minute(limited:
         assert (await limited.post(path, json=many(10_000, part * 10_000))).status_code == 200
     answer = await limited.post(path, json=many(10_000, 20_000))
     assert (answer.status_code, answer.json()["code"]) == (429, 429)
-    assert "training.points_per_minute" in answer.json()["message"]
+    assert "of one workload (20,000)" in answer.json()["message"]
     assert 0 < int(answer.headers["retry-after"]) <= 30
     other = await limited.post("/api/workloads/dep/trainingPerformance", json=many(5_000))
     assert other.status_code == 200
@@ -180,7 +181,7 @@ async def test_a_caller_reports_a_bounded_number_of_points_per_minute(limited: h
         assert (await limited.post(path, json=many(10_000))).status_code == 200
     answer = await limited.post("/api/workloads/uid-done/trainingPerformance", json=many(10_000))
     assert answer.status_code == 429
-    assert "training.caller_points_per_minute" in answer.json()["message"]
+    assert "of one caller (30,000)" in answer.json()["message"]
 
 
 async def test_a_workload_has_a_bounded_number_of_points(limited: httpx.AsyncClient, store: Store) -> None:

@@ -38,7 +38,7 @@ def settings(store_settings: StoreSettings, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     settings = load_settings({}, {}).replace(store_settings)
-    return settings.replace(replace(settings[MetricsSettings], refresh=0.2, detect=0.5))
+    return settings.replace(replace(settings[MetricsSettings], refresh=0.2))
 
 
 @asynccontextmanager

@@ -38,7 +38,7 @@ async def followed(
 ) -> AsyncIterator[tuple[EngineServer, DockerSource, Fleet]]:
     fleet = Fleet("here")
     fleet.start_accounting()
-    source = DockerSource(DockerSettings(url=engine[1], gpus=8, timeout=0.5), fleet)
+    source = DockerSource(DockerSettings(url=engine[1], gpus=8), fleet, timeout=0.5)
     yield engine[0], source, fleet
     await source.close()
 
@@ -153,7 +153,7 @@ async def test_a_container_that_cannot_be_inspected_affects_nothing_else(
     server, now = engine[0], [1_777_630_000.0]
     fleet = Fleet("here", clock=lambda: now[0])
     within = 1.0 if fault == "hang" else 30.0
-    source = DockerSource(DockerSettings(url=engine[1], gpus=8, timeout=within), fleet, clock=lambda: now[0])
+    source = DockerSource(DockerSettings(url=engine[1], gpus=8), fleet, clock=lambda: now[0], timeout=within)
     known, stuck = (
         server.run("known", DeviceRequests=some("0")),
         server.run("stuck", DeviceRequests=some("1")),

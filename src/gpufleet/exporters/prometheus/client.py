@@ -1,6 +1,6 @@
 """Query Prometheus, Thanos, Mimir or VictoriaMetrics over their common HTTP API.
 
-At most `max_queries` run at a time, each with a timeout and a maximum response size, so that a source
+At most `MAX_QUERIES` run at a time, each with a timeout and a maximum response size, so that a source
 in trouble costs a bounded amount of memory and time. Queries are sent as forms in POST bodies: a
 selector of a thousand nodes does not fit into a URL. Tokens are read from their files for each
 request, because clusters rotate them.
@@ -37,10 +37,17 @@ class _ErrorBody(msgspec.Struct):
     error: str = ""
 
 
+MAX_QUERIES = 8
+"""Concurrent queries, well below the 20 that Prometheus runs at a time by default."""
+
+MAX_ANSWER_BYTES = 128 << 20
+"""Bytes of all responses read at a time; the readings of 100,000 GPUs fit."""
+
+
 class PrometheusClient:
     """Returns response bodies as bytes. Raises `MetricsUnavailable` with a sentence for the operator."""
 
-    def __init__(self, settings: MetricsSettings) -> None:
+    def __init__(self, settings: MetricsSettings, *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
         if not settings.url.startswith(("http://", "https://")):
             raise SettingsError("setting metrics.url: it must begin with http:// or https://")
         if not is_valid(settings.url):
@@ -52,16 +59,17 @@ class PrometheusClient:
         self._base = settings.url.rstrip("/")
         self._shown = without_credentials(self._base)
         self._headers = {"Accept-Encoding": "gzip", **_headers(settings.headers)}
-        self._limit = asyncio.Semaphore(settings.max_queries)
+        self._limit = asyncio.Semaphore(MAX_QUERIES)
         self._tls = _tls(settings.ca_file)
         self._session: aiohttp.ClientSession | None = None
-        self._bodies = BodyReader(settings.max_answer_bytes, MetricsUnavailable, "metrics.max_answer_bytes")
+        self._bodies = BodyReader(max_answer_bytes, MetricsUnavailable)
+        self._max_answer_bytes = max_answer_bytes
         self.aligns_ranges = False
         """Whether the server aligns the times of ranges to the step, as Thanos' query frontend does."""
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
-        connector = aiohttp.TCPConnector(ssl=self._tls, limit=self._settings.max_queries)
+        connector = aiohttp.TCPConnector(ssl=self._tls, limit=MAX_QUERIES)
         # Decompressed below in a thread: aiohttp would block the event loop for 0.3 s at 100,000 series.
         self._session = aiohttp.ClientSession(
             timeout=timeout, headers=self._headers, connector=connector, auto_decompress=False
@@ -119,7 +127,7 @@ class PrometheusClient:
         return body
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        body, limit = bytes(await self._bodies.read(response)), self._settings.max_answer_bytes
+        body, limit = bytes(await self._bodies.read(response)), self._max_answer_bytes
         encoding = response.headers.get("Content-Encoding", "identity").lower()
         if encoding == "identity":
             return body

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpufleet.errors import InvalidRequest, MetricsUnavailable
 from gpufleet.exporters.detection import DetectedExporter, assumed_exporters, detect_exporters
-from gpufleet.exporters.prometheus.client import PrometheusClient
+from gpufleet.exporters.prometheus.client import MAX_ANSWER_BYTES, PrometheusClient
 from gpufleet.exporters.prometheus.exporter_reader import ExporterReader
 from gpufleet.exporters.prometheus.merge import RowLayout, merge_readings, row_layout
 from gpufleet.exporters.prometheus.processes import read_processes
@@ -54,6 +54,10 @@ _BLOCK_CELLS = 1_000_000
 _NAMES_SPAN = 3600.0
 """Seconds to look back for the metric names of current exporters."""
 _NAMES_CACHE_BYTES = 1_000_000
+_RANGES_CACHE_BYTES = 64 << 20
+"""Memory for series that were requested recently: several pages of graphs of some hundred GPUs."""
+DETECT_S = 300.0
+"""Seconds between detections of exporters: new ones are installed rarely."""
 _LOOKBACK = 300.0
 """Seconds after which a range can no longer change, as in Prometheus."""
 
@@ -73,10 +77,13 @@ class PrometheusSource:
         clock: Callable[[], float] = time.time,
         *,
         pushed: PushedTraining | None = None,
+        detect: float = DETECT_S,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         """`pushed` has the numbers that training jobs push to the server instead of Prometheus."""
         self._settings, self._clock, self._pushed = settings, clock, pushed
-        self._client = PrometheusClient(settings)
+        self._client = PrometheusClient(settings, max_answer_bytes=max_answer_bytes)
+        self._detect_s = detect
         self._health = SourceHealthTracker(clock)
         self._readers: tuple[ExporterReader, ...] = ()
         self._names: frozenset[str] = frozenset()
@@ -85,7 +92,7 @@ class PrometheusSource:
         self._readings = Readings(taken_at=0.0, errors={"source": "nothing was read yet"})
         self._refreshed = asyncio.Event()
         self._refreshing = asyncio.Lock()
-        self._ranges: QueryCache[tuple[Grid, bool]] = QueryCache(settings.cache_bytes, clock)
+        self._ranges: QueryCache[tuple[Grid, bool]] = QueryCache(_RANGES_CACHE_BYTES, clock)
         self._past_names: QueryCache[frozenset[str]] = QueryCache(_NAMES_CACHE_BYTES, clock)
         self._processes = self._shared(Processes(), "processes", self._fetch_processes)
         self._storage = self._shared(None, "storage", self._fetch_storage)
@@ -142,7 +149,7 @@ class PrometheusSource:
         final = end < self._clock() - _LOOKBACK
         grid, _ = await self._ranges.get(
             (quantity, refs, start, end, step),
-            lambda found: self._settings.detect if final and found[1] else self._settings.refresh,
+            lambda found: self._detect_s if final and found[1] else self._settings.refresh,
             lambda: self._read(quantity, refs, span),
             lambda found: 256 + sum(row.nbytes + 200 for row in found[0].values()) + 100 * len(refs),
         )
@@ -279,7 +286,7 @@ class PrometheusSource:
             await asyncio.sleep(max(0.05, self._settings.refresh - (time.monotonic() - started)))
 
     async def _detect(self, snapshot: QuerySnapshot) -> None:
-        due = self._detected is None or not 0 <= snapshot.at - self._detected < self._settings.detect
+        due = self._detected is None or not 0 <= snapshot.at - self._detected < self._detect_s
         if not due and self._readers:
             return
         only = self._settings.vocabularies
@@ -351,7 +358,7 @@ class PrometheusSource:
         try:
             names = await self._past_names.get(
                 (first, last),
-                lambda _: self._settings.detect,
+                lambda _: self._detect_s,
                 partial(self._names_of, first, last),
                 lambda found: 256 + 150 * len(found),
             )

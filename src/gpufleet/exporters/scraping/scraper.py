@@ -1,6 +1,6 @@
 """Scrape the agents of a cluster into the embedded metric source, as Prometheus would.
 
-Every `metrics.refresh` seconds all agents are read, `metrics.max_scrapes` at a time, each within `metrics.timeout`
+Every `metrics.refresh` seconds all agents are read, `MAX_SCRAPES` at a time, each within `metrics.timeout`
 and up to `MAX_BYTES`. An agent that does not answer has no readings in that round; the others are not affected.
 One server of a database runs this, the others read what it has stored.
 """
@@ -32,6 +32,10 @@ _Series = tuple[str, str, int | None, str]
 _log = get_logger("scraping")
 
 
+MAX_SCRAPES = 32
+"""Agents read at the same time, which limits the memory of their answers."""
+
+
 class AgentScraper:
     """Read the agents of one cluster; `run` it as a task."""
 
@@ -44,6 +48,7 @@ class AgentScraper:
         *,
         timings: WatchTimings = WatchTimings(),  # noqa: B008  (frozen)
         clock: Callable[[], float] = time.time,
+        max_scrapes: int = MAX_SCRAPES,
     ) -> None:
         """`namespace` is the one of the agents' Service."""
         self.failures = 0
@@ -51,6 +56,7 @@ class AgentScraper:
         self._slices = Reflector(client, ENDPOINT_SLICES, Selection(namespace, LABELS), timings=timings)
         self._recorder = recorder
         self._settings = settings
+        self._max_scrapes = max_scrapes
         self._clock = clock
         self._labels: dict[str, Mapping[str, LabelSet]] = {}
         self._training: dict[_Series, float] = {}
@@ -59,7 +65,7 @@ class AgentScraper:
     async def run(self) -> None:
         """Read all agents every `metrics.refresh` seconds until cancelled."""
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
-        connector = aiohttp.TCPConnector(limit=self._settings.max_scrapes)
+        connector = aiohttp.TCPConnector(limit=self._max_scrapes)
         session = aiohttp.ClientSession(
             connector=connector,
             timeout=timeout,
@@ -81,7 +87,7 @@ class AgentScraper:
         endpoints = agent_endpoints(self._slices.cache)
         if not endpoints:
             return
-        limit = asyncio.Semaphore(self._settings.max_scrapes)
+        limit = asyncio.Semaphore(self._max_scrapes)
 
         async def limited(endpoint: AgentEndpoint) -> AgentMetrics:
             async with limit:

@@ -51,7 +51,6 @@ def health_rules(settings: DevicesSettings) -> HealthRules:
         )
     return HealthRules(
         warn_xids=frozenset(map(int, settings.warn_xids)),
-        ecc_threshold=settings.ecc_threshold,
         corrected_per_hour=settings.corrected_per_hour,
         nvlinks=settings.nvlinks,
         least_rails=settings.least_rails,

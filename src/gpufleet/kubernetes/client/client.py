@@ -28,7 +28,10 @@ from gpufleet.kubernetes.client.watch import WatchBatch, watch_batches
 from gpufleet.runtime.settings import KubernetesSettings
 
 PAGE_SIZE = 500
+REQUEST_TIMEOUT_S = 15.0
+"""For one request, except watches; long enough for a page of a list from a busy API server."""
 MAX_OBJECTS = 500_000
+"""Objects of one kind in a list or by a watch; a cluster of Kubernetes is built for at most 150,000 pods."""
 MAX_CACHE_BYTES = 1 << 30
 _MAX_PAGES = 20_000
 """Pages of one list; the server may send pages without any object."""
@@ -62,6 +65,11 @@ class Selection:
 ALL = Selection()
 
 
+def burst_of(requests_per_second: float) -> int:
+    """Return how many requests may exceed the rate in a burst: those of two seconds."""
+    return max(1, round(2 * requests_per_second))
+
+
 class KubeClient:
     """A client of one API server with one identity."""
 
@@ -71,7 +79,7 @@ class KubeClient:
         *,
         requests_per_second: float = 50.0,
         burst: int = 100,
-        timeout: float = 15.0,
+        timeout: float = REQUEST_TIMEOUT_S,
         retries: Retries = Retries(),  # noqa: B008  (frozen)
         timing: Timing = Timing(),  # noqa: B008  (frozen)
         field_manager: str = FIELD_MANAGER,
@@ -111,10 +119,7 @@ class KubeClient:
         return cls(
             connection_from_settings(settings),
             requests_per_second=settings.requests_per_second,
-            burst=settings.burst,
-            timeout=settings.timeout,
-            max_response_bytes=settings.max_response_bytes,
-            max_objects=settings.max_objects,
+            burst=burst_of(settings.requests_per_second),
             max_cache_bytes=settings.max_cache_bytes,
             annotations=annotations,
             namespace_share=namespace_share,
@@ -197,7 +202,7 @@ class KubeClient:
                 continue
             objects += len(page.items)
             if objects > self.max_objects:
-                problem = f"has more than {self.max_objects} objects (kubernetes.max_objects)"
+                problem = f"has more than {self.max_objects} objects"
                 raise TooLarge(f"GET {resource.path(select.namespace)}: the list {problem}")
             yield page
             token = page.continue_token

@@ -38,6 +38,7 @@ from gpufleet.kubernetes.client.tls import TlsIdentity
 from gpufleet.runtime.response_body import BodyReader
 
 MAX_RESPONSE_BYTES = 64 << 20
+"""Bytes of responses in memory at a time; a larger page of a list is requested again in smaller pages."""
 _MAX_ERROR_BYTES = 1 << 20
 _BUFFER = 256 << 10
 """Bytes read at a time; they are decoded in one step of the event loop."""
@@ -90,7 +91,7 @@ class Transport:
         self._credentials = Credentials(connection, timing)
         self._tls = TlsIdentity(connection, timing)
         self._session: aiohttp.ClientSession | None = None
-        self._bodies = BodyReader(max_response_bytes, TooLarge, "kubernetes.max_response_bytes")
+        self._bodies = BodyReader(max_response_bytes, TooLarge)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -25,6 +25,10 @@ CA_ANNOTATION = "gpu.scheduling/extender-ca"
 """Annotation of kube-scheduler's pod template; a change restarts its pods."""
 
 
+CERTIFICATE_LIFETIME_S = 90 * 86400.0
+"""It is renewed after two thirds of that, so nothing expires in a month without the scheduler."""
+
+
 class ExtenderCertificates(SharedCertificates):
     """The certificate that the extender and kube-scheduler share."""
 
@@ -37,7 +41,7 @@ class ExtenderCertificates(SharedCertificates):
         clock: Callable[[], float] = time.time,
     ) -> None:
         spec = CertificateSpec(
-            namespace, settings.tls_secret, SERVER_NAME, (SERVER_NAME,), settings.certificate_lifetime
+            namespace, settings.tls_secret, SERVER_NAME, (SERVER_NAME,), CERTIFICATE_LIFETIME_S
         )
         super().__init__(client, spec, context, clock)
         self._deployment = settings.kube_scheduler

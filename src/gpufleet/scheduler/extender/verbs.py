@@ -31,15 +31,18 @@ WATCH_LAG = 0.25
 _POLL = 0.01
 
 
+MAX_BODY_BYTES = 64 << 20
+"""Largest request accepted from kube-scheduler; with 5,000 nodes one has a few MiB, as only their names are sent."""
+
+
 class Extender:
     """Answers kube-scheduler's verbs for pods whose `schedulerName` is `name`."""
 
-    def __init__(self, scheduler: Scheduler, name: str, ready: Probe, max_body: int) -> None:
+    def __init__(self, scheduler: Scheduler, name: str, ready: Probe) -> None:
         """`ready` returns why this replica can't serve, or an empty string."""
         self._scheduler = scheduler
         self._name = name
         self._ready = ready
-        self._max_body = max_body
 
     def probes(self) -> HttpListener:
         """Return an HTTP port with probes and metrics only."""
@@ -57,7 +60,7 @@ class Extender:
             metrics=self._metrics,
             ready=self._ready,
             posts={path: self._handler(path, verb) for path, verb in verbs.items()},
-            max_body=self._max_body,
+            max_body=MAX_BODY_BYTES,
         )
 
     def _metrics(self) -> bytes:

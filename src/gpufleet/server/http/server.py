@@ -32,6 +32,10 @@ _CANCEL_SECONDS = 1.0
 """Seconds for cancelled requests to send an answer when the server must stop immediately."""
 
 
+SHUTDOWN_GRACE_S = 20.0
+"""Time for requests in flight to finish after SIGTERM, shorter than the 30 s that Kubernetes gives a pod."""
+
+
 class Server(uvicorn.Server):
     """uvicorn's server without its signal handling, which would end the process before cleanup."""
 
@@ -39,7 +43,7 @@ class Server(uvicorn.Server):
         self,
         app: ASGIApp,
         lifecycle: Lifecycle,
-        shutdown_grace: float,
+        shutdown_grace: float = SHUTDOWN_GRACE_S,
         *,
         trusted_proxies: Sequence[str] = (),
         stalls: StallLimits = StallLimits(),  # noqa: B008  (frozen)

@@ -124,7 +124,6 @@ def rollup_plan(settings: AccountingSettings) -> RollupPlan:
         label_keys=tuple(dict.fromkeys(settings.label_keys)),
         annotation_keys=tuple(dict.fromkeys(settings.annotation_keys)),
         excluded_namespaces=frozenset(settings.excluded_namespaces),
-        missing_value=settings.missing_value,
         prices=settings.prices,
     )
 

@@ -99,7 +99,9 @@ def http_server(components: Components) -> Server:
         gate=gate,
         sign_in=sign_in,
         limits=Limits(
-            server.max_body_bytes, server.request_timeout, server.max_requests, server.max_requests_per_caller
+            request_timeout=server.request_timeout,
+            max_requests=server.max_requests,
+            max_requests_per_caller=server.max_requests_per_caller,
         ),
         metrics=components.metrics,
         lifecycle=components.lifecycle,
@@ -112,6 +114,5 @@ def http_server(components: Components) -> Server:
     return Server(
         create_app(api),
         components.lifecycle,
-        server.shutdown_grace,
         trusted_proxies=server.trusted_proxies,
     )

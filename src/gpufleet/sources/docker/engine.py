@@ -129,10 +129,15 @@ class RequestFailed(ContainersUnavailable):
     """The engine is reachable, but this request failed or timed out."""
 
 
+TIMEOUT_S = 10.0
+"""For one request; engines on the same machine answer in milliseconds."""
+
+
 class Engine:
     """The API of one engine. All methods raise ContainersUnavailable."""
 
-    def __init__(self, settings: DockerSettings) -> None:
+    def __init__(self, settings: DockerSettings, *, timeout: float = TIMEOUT_S) -> None:
+        self._timeout = timeout
         self._settings = settings
         scheme, separator, rest = settings.url.partition("://")
         if not separator or scheme not in ("unix", "http", "https", "tcp"):
@@ -174,7 +179,7 @@ class Engine:
         """Yield the id of each container that changes, until the engine ends the stream."""
         filters = json.dumps({"type": ["container"], "event": _EVENTS}, separators=(",", ":"))
         path = f"/events?filters={filters}"
-        no_timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._settings.timeout)
+        no_timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout)
         try:
             async with self._open_session().get(self._base + path, timeout=no_timeout) as response:
                 self._check(response.status, path)
@@ -217,7 +222,7 @@ class Engine:
 
     def _unavailable(self, error: Exception) -> ContainersUnavailable:
         if isinstance(error, TimeoutError):
-            return RequestFailed(f"the engine did not answer within {self._settings.timeout:g} s")
+            return RequestFailed(f"the engine did not answer within {self._timeout:g} s")
         if "Permission denied" in str(error):
             return ContainersUnavailable(
                 f"no permission to use {self._socket}: add this user to the group of the socket"
@@ -233,7 +238,7 @@ class Engine:
                 if self._socket
                 else aiohttp.TCPConnector(ssl=self._ssl_context() or True)
             )
-            timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
+            timeout = aiohttp.ClientTimeout(total=self._timeout)
             self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self._session
 

@@ -30,9 +30,11 @@ from gpufleet.sources.docker.container_gpus import (
     min_gpu_count,
     resolve,
 )
-from gpufleet.sources.docker.engine import Container, Engine, EngineInfo, RequestFailed
+from gpufleet.sources.docker.engine import TIMEOUT_S, Container, Engine, EngineInfo, RequestFailed
 from gpufleet.sources.polling import Polling, replace_pods
 
+REFRESH_S = 30.0
+"""Seconds between lists of all containers; changes are seen at once by events."""
 _MAX_CONCURRENT = 8
 _DEBOUNCE = 0.2
 """Seconds to wait after a change, so that a burst of changes causes one refresh."""
@@ -53,13 +55,18 @@ class DockerSource:
     name = "docker"
 
     def __init__(
-        self, settings: DockerSettings, fleet: Fleet, *, clock: Callable[[], float] = time.time
+        self,
+        settings: DockerSettings,
+        fleet: Fleet,
+        *,
+        clock: Callable[[], float] = time.time,
+        timeout: float = TIMEOUT_S,
     ) -> None:
         self.polling = Polling(self.name, fleet.cluster, clock)
         self._settings = settings
         self._fleet = fleet
         self._clock = clock
-        self._engine = Engine(settings)
+        self._engine = Engine(settings, timeout=timeout)
         self._inspected: dict[str, _Inspected] = {}
         self._changed_ids: set[str] = set()
         """Containers with an event since their inspection: a restart does not change the listed state."""
@@ -79,7 +86,7 @@ class DockerSource:
                 await self.polling.run_once(self.refresh)
                 with suppress(TimeoutError):
                     # Not wait_for: in Python 3.11 it may swallow a cancellation that arrives with the change.
-                    async with asyncio.timeout(self._settings.refresh):
+                    async with asyncio.timeout(REFRESH_S):
                         await self._changed.wait()
                     await asyncio.sleep(_DEBOUNCE)
         finally:
@@ -154,7 +161,7 @@ class DockerSource:
                     if len(self._changed_ids) < _MAX_CHANGED:
                         self._changed_ids.add(id)
                     self._changed.set()
-            await asyncio.sleep(min(5.0, self._settings.refresh))
+            await asyncio.sleep(min(5.0, REFRESH_S))
 
     def _put_node(self, info: EngineInfo) -> None:
         view = self._fleet.views().get(self._node)

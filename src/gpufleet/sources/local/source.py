@@ -27,6 +27,9 @@ from gpufleet.sources.local.readings import identities, processes_from, readings
 from gpufleet.sources.local.sessions import Sessions
 from gpufleet.sources.polling import Polling, replace_pods
 
+REFRESH_S = 15.0
+"""Seconds between reads of the GPUs, as often as an agent reads them."""
+
 
 class LocalSource:
     """Keep the fleet in sync with this machine; `run` it as a task."""
@@ -64,7 +67,7 @@ class LocalSource:
     async def run(self) -> None:
         """Refresh until cancelled."""
         try:
-            await self.polling.run(self.refresh, self._settings.refresh)
+            await self.polling.run(self.refresh, REFRESH_S)
         finally:
             await self._reader.close()
 

@@ -17,6 +17,7 @@ from gpufleet.errors import SlurmUnavailable
 from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm.nodes import nodes_in_text
 from gpufleet.sources.slurm.wire import (
+    MAX_ANSWER_BYTES,
     AccountingRecord,
     JobRecord,
     NodeRecord,
@@ -32,7 +33,14 @@ _MAX_ERROR_BYTES = 1 << 20
 class SlurmCommands:
     """Query Slurm with `squeue`, `scontrol` and `sacct`."""
 
-    def __init__(self, settings: SlurmSettings, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        environ: Mapping[str, str] | None = None,
+        *,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        self._max_answer_bytes = max_answer_bytes
         self._settings = settings
         self._environ = dict(os.environ if environ is None else environ)
         if settings.conf is not None:
@@ -104,7 +112,7 @@ class SlurmCommands:
                 "or slurm.url to a slurmrestd"
             ) from None
         reading = (
-            asyncio.create_task(self._read(process.stdout, program, self._settings.max_answer_bytes)),
+            asyncio.create_task(self._read(process.stdout, program, self._max_answer_bytes)),
             asyncio.create_task(self._read(process.stderr, program, _MAX_ERROR_BYTES)),
         )
         try:
@@ -131,7 +139,7 @@ class SlurmCommands:
         while chunk := await stream.read(_CHUNK_BYTES):
             output += chunk
             if len(output) > limit:
-                raise SlurmUnavailable(f"{program} prints more than {limit} bytes (slurm.max_answer_bytes)")
+                raise SlurmUnavailable(f"{program} prints more than {limit} bytes")
         return output
 
 

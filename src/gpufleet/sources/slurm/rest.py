@@ -15,6 +15,7 @@ from gpufleet.errors import SlurmUnavailable, connection_problem
 from gpufleet.runtime.response_body import BodyReader
 from gpufleet.runtime.settings import SlurmSettings
 from gpufleet.sources.slurm.wire import (
+    MAX_ANSWER_BYTES,
     AccountingRecord,
     JobRecord,
     NodeRecord,
@@ -36,7 +37,8 @@ T = TypeVar("T")
 class SlurmRest:
     """Query slurmrestd."""
 
-    def __init__(self, settings: SlurmSettings) -> None:
+    def __init__(self, settings: SlurmSettings, *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
+        self._max_answer_bytes = max_answer_bytes
         self._settings = settings
         self._format = ""
         self._accounting = True
@@ -109,8 +111,7 @@ class SlurmRest:
         try:
             session = self._session = self._session or self._open_session()
             async with session.get(self._base + path, params=query, headers=self._headers()) as response:
-                limit = self._settings.max_answer_bytes
-                bodies = BodyReader(limit, SlurmUnavailable, "slurm.max_answer_bytes")
+                bodies = BodyReader(self._max_answer_bytes, SlurmUnavailable)
                 return response.status, await bodies.read(response)
         except TimeoutError:
             raise SlurmUnavailable(f"slurmrestd did not answer within {self._settings.timeout:g} s") from None

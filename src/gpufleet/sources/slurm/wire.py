@@ -11,6 +11,8 @@ import msgspec
 
 from gpufleet.errors import SlurmUnavailable
 
+MAX_ANSWER_BYTES = 192 << 20
+"""Bytes of one answer of Slurm: jobs of a large site have about 1 KiB each."""
 MAX_RECORDS = 500_000
 """Jobs or nodes in one response. Each needs much more memory than its shortest JSON."""
 

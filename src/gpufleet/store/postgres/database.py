@@ -2,7 +2,7 @@
 
 `transaction(work)` opens a transaction, calls `work` with the connection and commits. If the connection
 is lost or PostgreSQL asks for a retry, the whole transaction runs again on another connection, with
-jittered exponential backoff, until `retry_timeout`. So `work` must have no effects outside the database.
+jittered exponential backoff, until `RETRY_TIMEOUT_S`. So `work` must have no effects outside the database.
 
 If the connection breaks during COMMIT, the outcome is unknown and `work` runs again. It must therefore be
 idempotent (upserts on natural keys). Where that is impossible, pass `repeatable=False`; the caller then
@@ -40,6 +40,14 @@ SCHEMA = "gpufleet"
 
 CLOCK = "clock_timestamp()"
 """The database's clock, not that of the beginning of a transaction."""
+
+RETRY_TIMEOUT_S = 10.0
+"""How long a lost connection is retried before a request fails: a restart or a failover takes seconds."""
+
+LONG_READ_POOL_SIZE = 3
+"""Connections for graphs, training numbers and reports, besides `store.pool_size`: they can't keep others waiting."""
+_LONG_READ_SHARE = 0.5
+"""Share of `store.query_timeout` after which they are cancelled."""
 
 MIN_SERVER_VERSION = 14
 """The oldest supported major version of PostgreSQL."""
@@ -82,10 +90,10 @@ class Database:
     """A pool of connections to one database; created by `open_database`."""
 
     def __init__(
-        self, pool: asyncpg.Pool, settings: StoreSettings, rng: random.Random, size_setting: str = "pool_size"
+        self, pool: asyncpg.Pool, settings: StoreSettings, rng: random.Random, retry_timeout: float
     ) -> None:
         self._pool = pool
-        self._size_setting = size_setting
+        self._retry_timeout = retry_timeout
         self._settings = settings
         self._random = rng
         self.counts = Counts()
@@ -139,7 +147,7 @@ class Database:
 
     async def _with_retries(self, work: Work[T], repeatable: bool = True) -> T:
         clock = asyncio.get_running_loop()
-        deadline = clock.time() + self._settings.retry_timeout
+        deadline = clock.time() + self._retry_timeout
         backoff = _MIN_BACKOFF
         self.counts.transactions += 1
         while True:
@@ -171,7 +179,7 @@ class Database:
         except TimeoutError as error:
             raise StoreUnavailable(
                 f"no database connection became free within {self._settings.query_timeout:g} s "
-                f"(store.{self._size_setting} is {self._settings.pool_size})"
+                f"(the pool has {self._settings.pool_size})"
             ) from error
         try:
             yield connection
@@ -305,14 +313,17 @@ def check_server_version(major: int) -> None:
 
 @asynccontextmanager
 async def open_database(
-    dsn: str, settings: StoreSettings, *, rng: random.Random | None = None, long_reads: bool = False
+    dsn: str,
+    settings: StoreSettings,
+    *,
+    rng: random.Random | None = None,
+    long_reads: bool = False,
+    retry_timeout: float = RETRY_TIMEOUT_S,
 ) -> AsyncIterator[Database]:
     """Open a pool of connections and close it at the end; `long_reads` selects the limits of long reads."""
-    size_setting = "long_read_pool_size" if long_reads else "pool_size"
     if long_reads:
-        settings = dataclasses.replace(
-            settings, pool_size=settings.long_read_pool_size, query_timeout=settings.long_read_timeout
-        )
+        timeout = settings.query_timeout * _LONG_READ_SHARE
+        settings = dataclasses.replace(settings, pool_size=LONG_READ_POOL_SIZE, query_timeout=timeout)
     await (await connect(dsn, settings, statement_seconds=settings.query_timeout)).close()
     try:
         pool = await asyncpg.create_pool(
@@ -326,7 +337,7 @@ async def open_database(
     except DATABASE_ERRORS as error:
         raise explain(error) or error from error
     try:
-        yield Database(pool, settings, rng or random.Random(), size_setting)  # noqa: S311
+        yield Database(pool, settings, rng or random.Random(), retry_timeout)  # noqa: S311
     finally:
         try:
             await asyncio.wait_for(pool.close(), _GRACE)

@@ -28,6 +28,7 @@ from gpufleet.store.postgres.data_directory import (
     dsn_at,
     prepare,
 )
+from gpufleet.store.postgres.database import LONG_READ_POOL_SIZE
 from gpufleet.store.postgres.directory_lock import lock_data_directory
 from gpufleet.store.postgres.errors import DATABASE_ERRORS
 
@@ -213,7 +214,7 @@ def _socket_directory(data: Path) -> Path:
 
 def _options(settings: StoreSettings) -> dict[str, str]:
     return {
-        "max_connections": str(settings.pool_size + settings.long_read_pool_size + 20),
+        "max_connections": str(settings.pool_size + LONG_READ_POOL_SIZE + 20),
         "shared_buffers": "64MB",
         "max_wal_size": "256MB",
         "min_wal_size": "64MB",

@@ -38,14 +38,13 @@ _SENTENCES: dict[type[Exception], str] = {
     asyncpg.DiskFullError: "the database's disk is full; free some space, no restart is needed",
     asyncpg.OutOfMemoryError: "the database is out of memory",
     asyncpg.TooManyConnectionsError: (
-        "the database accepts no more connections; lower store.pool_size and store.long_read_pool_size or raise "
-        "its max_connections"
+        "the database accepts no more connections; lower store.pool_size or raise its max_connections"
     ),
     asyncpg.ReadOnlySQLTransactionError: (
         "the database is read-only (a standby, or a failover in progress); writes continue when it is writable"
     ),
     asyncpg.QueryCanceledError: (
-        "a query took longer than store.query_timeout (graphs and reports: store.long_read_timeout) and was canceled"
+        "a query took longer than store.query_timeout (graphs and reports: half of it) and was canceled"
     ),
     asyncpg.PostgresIOError: "the database can't read or write its files",
 }

@@ -18,7 +18,6 @@ class AccountingSettings:
     excluded_namespaces: tuple[str, ...] = setting(
         (), "Namespaces that count for the cluster but get no statistics of their own."
     )
-    missing_value: str = setting("(none)", "Value that stands for a missing label.")
     prices: tuple[Price, ...] = setting((), "Price of one GPU for one hour, by GPU model, source and date.")
     currency: str = setting(
         "", "Unit of prices and costs, such as EUR; shown with every cost. None: costs have no unit."

@@ -33,18 +33,6 @@ class AgentSettings:
         unit="s",
         minimum=0.1,
     )
-    heartbeat: float = setting(
-        600.0,
-        "How often the status is checked without a change, with 10% jitter.",
-        unit="s",
-        minimum=1,
-    )
-    lease_check: float = setting(
-        120.0,
-        "How often the Leases of this node's GPUs are read without a change of pods.",
-        unit="s",
-        minimum=0.1,
-    )
     kubelet: Path | None = setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         "The kubelet's PodResources socket, for pods with GPUs from a device plugin. Empty: not used.",
@@ -69,9 +57,6 @@ class AgentSettings:
     )
     processes: bool = setting(
         True, "Serve metrics of processes on the GPUs (user and command only with devices.identify)."
-    )
-    max_processes: int = setting(
-        256, "Processes with metrics; those with the most GPU memory come first.", minimum=0
     )
     pod_logs: Path | None = setting(
         Path("/var/log/pods"), "Directory of the logs of this node's pods; ignored if it does not exist."

@@ -25,9 +25,6 @@ class DevicesSettings:
     warn_xids: tuple[str, ...] = setting(
         ("63", "92", "94", "109"), "XIDs that only warn; other serious XIDs make the GPU Unhealthy."
     )
-    ecc_threshold: int = setting(
-        0, "Uncorrectable errors in one block of an AMD GPU above which it is Unhealthy.", minimum=0
-    )
     corrected_per_hour: int = setting(
         0,
         "Correctable errors of an AMD GPU in an hour above which there is a warning; 0 is no limit.",

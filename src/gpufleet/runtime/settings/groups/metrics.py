@@ -25,13 +25,11 @@ class MetricsSettings:
         (), "Additional request headers as `Name: value` (for example a Mimir tenant).", secret=True
     )
     timeout: float = setting(10.0, "Longest time for one query.", unit="s", minimum=0.1)
-    max_queries: int = setting(8, "Concurrent queries to the metric source.", minimum=1, maximum=100)
     scrape_agents: bool = setting(
         True,
         "Read the agents of the chart gpu-scheduler directly if `url` is empty; they are found in the namespace "
         "`kubernetes.lease_namespace`.",
     )
-    max_scrapes: int = setting(32, "Agents that are read at the same time.", minimum=1, maximum=1000)
     refresh: float = setting(15.0, "How often the latest readings are fetched.", unit="s", minimum=1)
     retention: float = setting(
         86400.0,
@@ -46,14 +44,4 @@ class MetricsSettings:
         (),
         "Exporters to read. Empty: all that are detected.",
         choices=["gpufleet", "dcgm", "amd", "nvidia-smi", "all-smi"],
-    )
-    detect: float = setting(300.0, "How often exporters are detected.", unit="s", minimum=1)
-    max_answer_bytes: int = setting(
-        128 * 1024 * 1024,
-        "Largest response accepted from the metric source, and of all responses that are read at a time.",
-        unit="bytes",
-        minimum=1024,
-    )
-    cache_bytes: int = setting(
-        64 * 1024 * 1024, "Memory for the cache of recently requested series.", unit="bytes", minimum=0
     )

@@ -46,9 +46,8 @@ class RepairSettings:
         1800.0, "How long a repair or test may take before it counts as failed.", unit="s", minimum=1
     )
     flap_limit: int = setting(
-        3, "Faults of a node within `flap_window` after which the next one goes to a human.", minimum=1
+        3, "Faults of a node within 24 hours after which the next one goes to a human.", minimum=1
     )
-    flap_window: float = setting(86400.0, "See `flap_limit`.", unit="s", minimum=1)
     max_share: float = setting(
         10.0,
         "Percentage of the nodes with GPUs that may be drained, repaired or tested together; at least one may.",

@@ -31,12 +31,6 @@ class SchedulerSettings:
         "kube-scheduler must present the same one. Empty: HTTP without TLS.",
         flag="--tls-secret",
     )
-    certificate_lifetime: float = setting(
-        90 * 86400.0,
-        "Lifetime of the extender's certificate; a CA lives ten times as long.",
-        unit="s",
-        minimum=10,
-    )
     kube_scheduler: str = setting(
         "", "Deployment of kube-scheduler, restarted when the extender has a new CA. Empty: none."
     )
@@ -60,14 +54,9 @@ class SchedulerSettings:
     hold: float = setting(
         30.0, "How long GPUs are held for a pod between filter and bind.", unit="s", minimum=1
     )
-    grace: float = setting(30.0, "How long an unbound pod keeps its Leases.", unit="s", minimum=0)
-    permit: float = setting(
-        10.0, "How long the bind of a gang member waits for the others.", unit="s", minimum=0
-    )
     requests_per_second: float = setting(
         1000.0, "Sustained rate of requests to the API; a bound pod takes three.", minimum=0.1
     )
-    burst: int = setting(2000, "Requests that may exceed the rate in a burst.", minimum=1)
     preempt: bool = setting(True, "Evict pods of lower priority for GPUs where kube-scheduler can't.")
     reservations: int = setting(
         4,
@@ -116,6 +105,3 @@ class SchedulerSettings:
     )
     server_ca_file: Path | None = setting(None, "CA certificates of the server.")
     server_refresh: float = setting(60.0, "How often the use is read from the server.", unit="s", minimum=1)
-    max_body_bytes: int = setting(
-        64 * 1024 * 1024, "Largest request accepted from kube-scheduler.", unit="bytes", minimum=1024
-    )

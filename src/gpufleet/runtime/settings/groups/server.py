@@ -28,9 +28,6 @@ class ServerSettings:
     mcp: bool = setting(
         True, "Serve read-only tools for AI assistants at /mcp, if the extra `mcp` is installed."
     )
-    max_body_bytes: int = setting(
-        4 * 1024 * 1024, "Largest request body; larger ones get status 413.", unit="bytes", minimum=1024
-    )
     request_timeout: float = setting(
         30.0,
         "Longest time for one request; then it gets status 503.",
@@ -48,9 +45,6 @@ class ServerSettings:
         (),
         "Addresses and networks of reverse proxies whose X-Forwarded-For names the client; "
         "from others it is ignored.",
-    )
-    shutdown_grace: float = setting(
-        20.0, "Time for requests in flight to finish after SIGTERM.", unit="s", minimum=0
     )
 
 

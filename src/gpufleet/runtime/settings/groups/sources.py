@@ -32,18 +32,6 @@ class KubernetesSettings:
         "Taints that mark a node as faulty; other taints do not affect its health.",
     )
     requests_per_second: float = setting(50.0, "Sustained rate of requests to the API.", minimum=0.1)
-    burst: int = setting(100, "Requests that may exceed the rate in a burst.", minimum=1)
-    timeout: float = setting(15.0, "Longest time for one request, except watches.", unit="s", minimum=0.1)
-    max_response_bytes: int = setting(
-        64 * 1024 * 1024,
-        "Most bytes of responses of the API in memory at a time; a larger page of a list is requested again "
-        "in smaller pages.",
-        unit="bytes",
-        minimum=1024 * 1024,
-    )
-    max_objects: int = setting(
-        500_000, "Objects of one kind, in a list or by a watch; more are an error.", minimum=1000
-    )
     max_cache_bytes: int = setting(
         56 * 1024 * 1024,
         "Estimated memory of all cached objects; a list or watch that needs more is an error. The default is for "
@@ -82,9 +70,6 @@ class SlurmSettings:
         unit="s",
         minimum=0,
     )
-    max_answer_bytes: int = setting(
-        192 * 1024 * 1024, "Largest response accepted from Slurm.", unit="bytes", minimum=1024
-    )
 
 
 @dataclass(frozen=True)
@@ -103,10 +88,6 @@ class DockerSettings:
     ca_file: Path | None = setting(None, "CA certificates of the engine.")
     cert_file: Path | None = setting(None, "Client certificate for the engine.")
     key_file: Path | None = setting(None, "Key of `cert_file`.")
-    refresh: float = setting(
-        30.0, "How often all containers are listed; changes are seen immediately.", unit="s", minimum=1
-    )
-    timeout: float = setting(10.0, "Longest time for one request.", unit="s", minimum=0.1)
 
 
 @dataclass(frozen=True)
@@ -115,6 +96,5 @@ class LocalSettings:
 
     enabled: bool = setting(False, "Show the GPUs and GPU processes of this machine.", flag="--local")
     node: str = setting("", "Name of this machine in the fleet. Empty: its host name.")
-    refresh: float = setting(15.0, "How often the GPUs are read.", unit="s", minimum=1)
     processes: bool = setting(True, "Show processes on the GPUs as workloads, one per session.")
     identify: bool = setting(True, "Also read user and command line of the processes on the GPUs.")

@@ -24,18 +24,6 @@ class StoreSettings:
     )
     pool_size: int = setting(10, "Connections to the database.", minimum=2, maximum=100)
     query_timeout: float = setting(20.0, "Longest time for one query.", unit="s", minimum=0.1)
-    long_read_pool_size: int = setting(
-        3,
-        "Connections for graphs, training numbers and reports, besides `pool_size`: they can't keep others waiting.",
-        minimum=1,
-        maximum=100,
-    )
-    long_read_timeout: float = setting(
-        10.0, "Longest time for one query of graphs, training numbers and reports.", unit="s", minimum=0.1
-    )
-    retry_timeout: float = setting(
-        10.0, "How long a lost connection is retried before a request fails.", unit="s", minimum=0
-    )
     start_timeout: float = setting(
         60.0, "How long the server waits for the database when it starts.", unit="s", minimum=1
     )

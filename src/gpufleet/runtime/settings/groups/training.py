@@ -19,14 +19,3 @@ class TrainingSettings:
         "Points stored for one workload (about 110 bytes each); more get status 413.",
         minimum=10_000,
     )
-    points_per_minute: int = setting(
-        120_000,
-        "Points that may be reported for one workload per minute; more get status 429 with Retry-After.",
-        minimum=10_000,
-    )
-    caller_points_per_minute: int = setting(
-        600_000,
-        "Points that one caller (a pod, a token, or an address without a login) may report per minute; more get "
-        "status 429 with Retry-After.",
-        minimum=10_000,
-    )

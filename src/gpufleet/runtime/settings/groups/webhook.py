@@ -47,12 +47,6 @@ class WebhookSettings:
         minimum=10,
     )
     check: float = setting(60.0, "How often certificates and caBundle are checked.", unit="s", minimum=0.1)
-    drain: float = setting(
-        5.0,
-        "How long calls are still answered after SIGTERM, until API servers stop sending them.",
-        unit="s",
-        minimum=0,
-    )
     schedulers: tuple[str, ...] = setting(
         (),
         "Kubernetes users that may set allocated GPUs outside of a binding, such as "

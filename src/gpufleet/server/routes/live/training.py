@@ -62,16 +62,26 @@ class ReportToken(msgspec.Struct):
     token: str
 
 
+POINTS_PER_MINUTE = 120_000
+"""Points of one workload per minute: 200 metrics ten times a second."""
+
+CALLER_POINTS_PER_MINUTE = 600_000
+"""Points of one caller (a pod, a token, or an address without a login) per minute: five such workloads."""
+
+
 def training_routes(
     clusters: Clusters,
     training: TrainingStore,
     tokens: WorkloadTokens,
     limits: TrainingSettings = TrainingSettings(),  # noqa: B008  (frozen)
     clock: Callable[[], float] = time.time,
+    *,
+    points_per_minute: int = POINTS_PER_MINUTE,
+    caller_points_per_minute: int = CALLER_POINTS_PER_MINUTE,
 ) -> list[Route]:
     """Return the routes that receive training numbers and issue tokens for them."""
-    workloads = RateLimit(limits.points_per_minute)
-    callers = RateLimit(limits.caller_points_per_minute)
+    workloads = RateLimit(points_per_minute)
+    callers = RateLimit(caller_points_per_minute)
 
     @post(
         "/api/workloads/{uid:str}/trainingPerformance",
@@ -91,14 +101,14 @@ def training_routes(
         if not _is_own(fleet, context.caller, owner):
             workload_uid(fleet, uid, namespaces)  # NotFound outside the caller's namespaces
         _check_caller(fleet, context.caller, owner)
-        for limit, key, setting in (
-            (workloads, owner, "points_per_minute"),
-            (callers, _caller_key(context), "caller_points_per_minute"),
+        for limit, key, of in (
+            (workloads, owner, f"workload ({points_per_minute:,})"),
+            (callers, _caller_key(context), f"caller ({caller_points_per_minute:,})"),
         ):
             if wait := limit.wait(key, len(body)):
                 raise HTTPException(
                     429,
-                    f"too many points per minute (training.{setting}); report less often, or from one rank only",
+                    f"too many points per minute of one {of}; report less often, or from one rank only",
                     {"retry-after": str(math.ceil(wait))},
                 )
         points = [_point(number, row, clock() + _DAY) for number, row in enumerate(body)]
