@@ -113,7 +113,7 @@ async def test_long_reads_have_their_own_connections_and_time_limit(store_settin
             results = await asyncio.gather(*reads, return_exceptions=True)
         assert all(isinstance(result, StoreUnavailable) for result in results)
         assert any("store.query_timeout" in str(result) for result in results)
-        assert any("the pool has 3" in str(result) for result in results)
+        assert any("graphs and reports have 3" in str(result) for result in results)
         assert len(await store.training.read("job", 0.0, 1e11)) == 10
 
 

@@ -90,10 +90,11 @@ class Database:
     """A pool of connections to one database; created by `open_database`."""
 
     def __init__(
-        self, pool: asyncpg.Pool, settings: StoreSettings, rng: random.Random, retry_timeout: float
+        self, pool: asyncpg.Pool, settings: StoreSettings, rng: random.Random, retry_timeout: float, size: str
     ) -> None:
         self._pool = pool
         self._retry_timeout = retry_timeout
+        self._size = size
         self._settings = settings
         self._random = rng
         self.counts = Counts()
@@ -178,8 +179,7 @@ class Database:
             connection = await self._pool.acquire(timeout=self._settings.query_timeout)
         except TimeoutError as error:
             raise StoreUnavailable(
-                f"no database connection became free within {self._settings.query_timeout:g} s "
-                f"(the pool has {self._settings.pool_size})"
+                f"no database connection became free within {self._settings.query_timeout:g} s ({self._size})"
             ) from error
         try:
             yield connection
@@ -321,7 +321,9 @@ async def open_database(
     retry_timeout: float = RETRY_TIMEOUT_S,
 ) -> AsyncIterator[Database]:
     """Open a pool of connections and close it at the end; `long_reads` selects the limits of long reads."""
+    size = f"store.pool_size is {settings.pool_size}"
     if long_reads:
+        size = f"graphs and reports have {LONG_READ_POOL_SIZE}"
         timeout = settings.query_timeout * _LONG_READ_SHARE
         settings = dataclasses.replace(settings, pool_size=LONG_READ_POOL_SIZE, query_timeout=timeout)
     await (await connect(dsn, settings, statement_seconds=settings.query_timeout)).close()
@@ -337,7 +339,7 @@ async def open_database(
     except DATABASE_ERRORS as error:
         raise explain(error) or error from error
     try:
-        yield Database(pool, settings, rng or random.Random(), retry_timeout)  # noqa: S311
+        yield Database(pool, settings, rng or random.Random(), retry_timeout, size)  # noqa: S311
     finally:
         try:
             await asyncio.wait_for(pool.close(), _GRACE)
