@@ -63,6 +63,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
 
     from gpufleet.runtime.logs import configure_logs
     from gpufleet.runtime.process import STOP_SECONDS, run_until_stopped
+    from gpufleet.server.http.server import SHUTDOWN_GRACE_S
 
     log = settings[LogSettings]
     if log.level == "info":
@@ -74,7 +75,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     return run_until_stopped(
         lambda stopper: _run(own, stopper),
         uvloop.new_event_loop,
-        stop_seconds=own[ServerSettings].shutdown_grace + STOP_SECONDS,
+        stop_seconds=SHUTDOWN_GRACE_S + STOP_SECONDS,
     )
 
 

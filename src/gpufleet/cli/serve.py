@@ -73,7 +73,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     import uvloop
 
     from gpufleet.runtime.process import STOP_SECONDS, run_until_stopped
-    from gpufleet.server.http.server import run_server
+    from gpufleet.server.http.server import SHUTDOWN_GRACE_S, run_server
     from gpufleet.server.wiring.assemble import assemble
     from gpufleet.server.wiring.login import require_login
     from gpufleet.training.user_patterns import compile_user_patterns
@@ -91,7 +91,7 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
             stopper,
         ),
         uvloop.new_event_loop,
-        stop_seconds=server.shutdown_grace + STOP_SECONDS,
+        stop_seconds=SHUTDOWN_GRACE_S + STOP_SECONDS,
     )
 
 
