@@ -181,6 +181,11 @@ async def test_a_call_that_takes_too_long_ends_and_stops_what_it_reads() -> None
     overview = Overview()
     overview.go_on.clear()
     async with opened(overview, limits=Limits(request_timeout=0.2)) as http:
+
+        async def is_loaded() -> bool:
+            return (await http.post("/mcp", json=INITIALIZE, headers=CALLER)).status_code == 200
+
+        await wait_until(is_loaded)
         answer = await http.post("/mcp", json=OVERVIEW, headers=CALLER)
         assert answer.status_code == 503
         assert "took too long" in error_in(answer)[1]
