@@ -1,6 +1,6 @@
 """Wire the scheduler's components, plan what has changed, and answer extender verbs.
 
-The verbs are called by kube-scheduler (`extender.py`) or by the stand-alone loop (`standalone.py`).
+The verbs are called by kube-scheduler (`extender/verbs.py`) or by the stand-alone loop (`standalone.py`).
 """
 
 import asyncio

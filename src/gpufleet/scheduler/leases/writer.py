@@ -5,7 +5,7 @@ is released under the lease's version and only if it still has the known stamp. 
 another process has renewed can't be released, nor can another pod's lease.
 
 A failed attempt releases only the leases that the pod did not have before. Those that it renewed
-may be in use by another process that binds the pod; `lease_gc` reclaims them after it has changed
+may be in use by another process that binds the pod; `leases/gc.py` reclaims them after it has changed
 the pod.
 
 A write without a response may have been done, so the lease is read again.

@@ -260,7 +260,7 @@ class Gangs:
         self._queue.put_gang(gang)
 
     def _release_members(self, members: Iterable[str]) -> None:
-        """Release the holds of pods without a plan; lease_gc reclaims their leases."""
+        """Release the holds of pods without a plan; `leases/gc.py` reclaims their leases."""
         for uid in members:
             self._ledger.release_hold(uid)
             self._dirty_pods.add(uid)
