@@ -4,12 +4,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
 from tests.queueing.counts import booked
 from tests.scheduler import simulation as planner
 from tests.scheduler.simulation import number_of
 from tests.simulation.test_planner_agreement import Recorded, Run
 
-from gpufleet.kubernetes.objects import Pod
+from gpufleet.kubernetes import CacheChange
+from gpufleet.kubernetes.objects import Pod, PodSpec
 from gpufleet.placement import CandidateGpu, Request
 from gpufleet.queueing.core import Core, Eviction, Rules, Start
 from gpufleet.queueing.forward import Forward
@@ -55,6 +57,43 @@ class AtOnce(Recorded):
             super().terminate(pod)
 
 
+@dataclass(frozen=True)
+class Picky(planner.Unit):
+    """A unit with a priority, whose pods select the nodes of a pool."""
+
+    priority: int = 0
+    pool: str = ""
+
+
+@dataclass
+class PickyPlanner(AtOnce):
+    """The live planner with pools; kube-scheduler offers each pod the nodes that it selects."""
+
+    pools: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, pool in self.pools.items():
+            node = self.scheduler.ledger.nodes[name]
+            labelled = structs.replace(node, metadata=structs.replace(node.metadata, labels={"pool": pool}))
+            self.scheduler.watch_events.on_nodes([CacheChange(node, self._versioned(labelled))])
+
+    def pod_spec(self, unit: planner.Unit) -> PodSpec:
+        """Return the spec of a unit's pods."""
+        assert isinstance(unit, Picky)
+        selector = {"pool": unit.pool} if unit.pool else {}
+        return structs.replace(super().pod_spec(unit), priority=unit.priority, node_selector=selector)
+
+    def offered(self, pod: Pod) -> list[str]:
+        """Return the nodes that kube-scheduler offers."""
+        selector = pod.spec.node_selector
+        return [
+            name
+            for name in super().offered(pod)
+            if selector.get("pool", self.pools[name]) == self.pools[name]
+        ]
+
+
 @dataclass
 class CoreRuns:
     """The runs of units on the core: starts with nodes."""
@@ -72,12 +111,17 @@ def run_core(
     nodes: Mapping[str, int],
     rules: Rules,
     quotas: Sequence[Quota] = (),
+    pools: Mapping[str, str] = {},
 ) -> CoreRuns:
     """Let the units of a planner simulation arrive and run on the core."""
     names = sorted(nodes)
-    snapshot = Snapshot(
-        Tables(), [NodeSpec(tuple(CandidateGpu(at) for at in range(nodes[name]))) for name in names]
-    )
+    specs = [
+        NodeSpec(
+            tuple(CandidateGpu(at) for at in range(nodes[name])), frozenset({("pool", pools.get(name, ""))})
+        )
+        for name in names
+    ]
+    snapshot = Snapshot(Tables(), specs)
     queues = Queues(Quotas(quotas), {}, HALF_LIFE) if quotas else None
     core = Core(snapshot, rules, queues)
     units = [unit_of(number, each, governed=bool(quotas)) for number, each in enumerate(mixed)]
@@ -115,12 +159,15 @@ def run_core(
 def unit_of(number: int, unit: planner.Unit, *, governed: bool) -> Unit:
     """Return a unit of the planner simulation for the core."""
     milli = 1000 * unit.gpus * unit.size
+    priority, pool = (unit.priority, unit.pool) if isinstance(unit, Picky) else (0, "")
+    selector = frozenset({("pool", pool)}) if pool else frozenset[tuple[str, str]]()
     return Unit(
         f"{number:05d}",
-        (Group(Need(Request(count=unit.gpus)), unit.size, unit.size),),
-        (0, float(unit.arrives), 1, number),
+        (Group(Need(Request(count=unit.gpus), selector), unit.size, unit.size),),
+        (-priority, float(unit.arrives), 1, number),
         milli,
         milli,
-        queue=unit.namespace if governed else None,
-        declared=float(unit.declared) if unit.declared else None,
+        priority,
+        unit.namespace if governed else None,
+        float(unit.declared) if unit.declared else None,
     )

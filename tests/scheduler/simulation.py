@@ -120,14 +120,22 @@ class Simulation:
                 annotations={CLAIM: name},
                 creation_timestamp=created,
             )
-            pods.append(self._new(Pod(meta, PodSpec(active_deadline_seconds=unit.declared))))
+            pods.append(self._new(Pod(meta, self.pod_spec(unit))))
         self.scheduler.watch_events.on_pods(pods)
         if not gang:
             self.ask(pods[0].object)
 
+    def pod_spec(self, unit: Unit) -> PodSpec:
+        """Return the spec of a unit's pods."""
+        return PodSpec(active_deadline_seconds=unit.declared)
+
+    def offered(self, pod: Pod) -> list[str]:
+        """Return the nodes that kube-scheduler offers for a pod."""
+        return sorted(self.nodes)
+
     def ask(self, pod: Pod) -> None:
         """Ask for a place as kube-scheduler does."""
-        decision = self.scheduler.planner.plan_pod(pod, sorted(self.nodes))
+        decision = self.scheduler.planner.plan_pod(pod, self.offered(pod))
         self._act()
         if isinstance(decision, Placed):
             self._bind(pod, decision.members[pod.metadata.uid])
