@@ -20,7 +20,10 @@ def members(need: Need, labels: Hashable, node: int, occupancy: Occupancy, free:
         return 0
     left, number = list(free), 0
     while isinstance(found := pick(need.request, occupancy), Pick):
-        if any(have < ask for have, ask in zip(left, need.amounts, strict=False)) or number == MOST_GPUS:
+        if (
+            any(ask and have < ask for have, ask in zip(left, need.amounts, strict=False))
+            or number == MOST_GPUS
+        ):
             break
         number += 1
         if not found.gpus and not any(need.amounts):

@@ -177,3 +177,13 @@ def test_strictly_first_come_starts_nothing_behind_a_unit_that_waits() -> None:
     units = [waiting("1-large", 8), waiting("2-small", 1)]
     found = starts(holders, units, {"a": 30.0, "1-large": 10.0, "2-small": 5.0}, rules=Rules(backfill=False))
     assert found == {"1-large": 30.0, "2-small": 40.0}
+
+
+def test_a_member_that_needs_no_cpu_starts_on_a_node_whose_cpu_is_overbooked() -> None:
+    tables = Tables(("cpu",))
+    snapshot = Snapshot(tables, [NodeSpec(tuple(CandidateGpu(at) for at in range(2)), free=(2,))])
+    snapshot.take(Holder("a", (Place(0, (0,), 1000, amounts=(3,)),), 0.0))
+    need = tables.need(Need(Request(count=1)))
+    snapshot.sync()
+    assert snapshot.total[need] == 1
+    assert snapshot.fits(need, 0, snapshot.occupancy[0], snapshot.free[0]) is not None

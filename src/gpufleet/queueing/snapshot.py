@@ -247,7 +247,7 @@ class Snapshot:
         wanted = self.tables.needs[need]
         if wanted.nodes is not None and not wanted.nodes >> node & 1:
             return None
-        if any(left < ask for left, ask in zip(free, self.tables.amounts[need], strict=True)):
+        if any(ask and left < ask for left, ask in zip(free, self.tables.amounts[need], strict=True)):
             return None
         if self.tables.exclusion(self.classes[node], need) is not Reason.NONE:
             return None
