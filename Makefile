@@ -39,7 +39,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --
 ACTIONLINT_VERSION := v1.7.7
 ACTIONLINT := $(CACHE)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench build charts image sbom lock docs site clean dashboard krew \
+.PHONY: help run test test-long test-wheel check e2e e2e-cluster e2e-load e2e-mixed chaos bench ways build charts image sbom lock docs site clean dashboard krew \
 	page-if-node browser-if-root check-dashboard check-docs check-workflows test-dashboard
 
 # Several targets set up the same environment.
@@ -84,6 +84,9 @@ e2e-mixed: $(VENV)/.dev ## Run claims, device-plugin pods, ResourceClaims and Ku
 
 bench: $(VENV)/.dev ## Measure against the budgets; writes bench/results/*.json
 	@$(BIN)/python -m bench $(ARGS)
+
+ways: $(VENV)/.dev ## Count the modules that a pod and a request pass on their way
+	@$(BIN)/python -m bench ways
 
 build: $(VENV)/.dev page-if-node ## Build the wheels of gpufleet and kubelite into dist/
 	@$(WHEEL) . && $(WHEEL) packages/kubelite && ls -l dist/*.whl
