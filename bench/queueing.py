@@ -100,7 +100,7 @@ def _burst(base: float, nodes: int, count: int, gpus: int, members: int) -> Iter
 
     seconds = min(_timed(run) for _ in range(3)) / count
     name = f"decide for {members} × {gpus} GPU{'s' if gpus > 1 else ''}, {nodes:,} nodes"
-    yield _ratio(base, name, seconds, 0.02 if members == 1 else 0.04, f"{started} of {count} units started")
+    yield _ratio(base, name, seconds, 0.01 if members == 1 else 0.02, f"{started} of {count} units started")
 
 
 def _one_end(base: float, nodes: int, *, distinct: bool) -> Iterator[Result]:
@@ -126,7 +126,7 @@ def _one_end(base: float, nodes: int, *, distinct: bool) -> Iterator[Result]:
         taken.append(_timed(end))
     kind = "different" if distinct else "equal"
     name = f"one pod ends, 250 {kind} gangs wait, {nodes:,} nodes"
-    yield _ratio(base, name, sorted(taken)[len(taken) // 2], _budget(nodes, 0.15, 0.4))
+    yield _ratio(base, name, sorted(taken)[len(taken) // 2], _budget(nodes, 0.15, 0.2))
 
 
 def _forward(
@@ -182,4 +182,4 @@ def _forward(
     kind = "preempting" if preempting else "waiting"
     name = f"forward run, {nodes:,} nodes, {waiting} units, {gangs} {kind} gangs of {members} × 8"
     note = f"{events:,} events, {evicted} evictions, copy {1000 * copied:.1f} ms"
-    yield _ratio(base, name, seconds, _budget(nodes, 15.0, 100.0), note)
+    yield _ratio(base, name, seconds, _budget(nodes, 50.0, 150.0), note)
