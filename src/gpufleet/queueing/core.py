@@ -153,26 +153,26 @@ class Core:
         return decisions
 
     def _walk(self, now: float) -> None:
-        at, promising, version = 0, np.zeros(0, np.int64), (-1, -1, -1)
-        while at < len(self.waiting):
+        begin, promising, version = 0, np.zeros(0, np.int64), (-1, -1, -1)
+        while begin < len(self.waiting):
             if version != (version := self._version()):
                 promising = self._promising(now)
-            near = int(np.searchsorted(promising, at))
+            near = int(np.searchsorted(promising, begin))
             nearest = int(promising[near]) if near < len(promising) else len(self.waiting)
-            index = self._next_reserving(at, nearest, now)
+            index = self._next_reserving(begin, nearest, now)
             if index >= len(self.waiting):
                 return
             unit = self.waiting[index]
             outcome = self._try(unit, index, now) if index == nearest else None
             if outcome is _EVICTS:
-                at = 0
+                begin = 0
             elif outcome is _STARTS:
-                at = index
+                begin = index
             elif not self.rules.backfill:
                 return
             else:
                 self._reserve(unit, index, now)
-                at = index + 1
+                begin = index + 1
 
     def _move_ends(self, now: float) -> None:
         """Expect units that wait for their victims to run from now on."""
@@ -212,12 +212,15 @@ class Core:
         good = total[need] >= members
         if made:
             past = np.zeros(len(good), np.bool_)
-            cuts = [waiting.position(each.unit) + 1 for each in made]
+            cuts = [waiting.position(reservation.unit) + 1 for reservation in made]
             for ahead, (begin, end) in enumerate(zip([0, *cuts], [*cuts, len(past)], strict=True)):
                 view = self.reservations.view(made[:ahead])
                 left = total if view is None else view.total
                 past[begin:end] = left[need[begin:end]] >= members[begin:end]
-            latest = max((each.needed_at for each in made if each.needed_at is not None), default=-NEVER)
+            latest = max(
+                (reservation.needed_at for reservation in made if reservation.needed_at is not None),
+                default=-NEVER,
+            )
             good &= past | (now + waiting.declared <= latest)
         if self.rules.preempt:
             lowest, units = (
@@ -361,9 +364,9 @@ class Core:
     def _is_blocked(self, own: Holder) -> bool:
         """Return whether something else still has GPUs that are kept for a unit."""
         return any(
-            held.overlaps(place)
+            taken.overlaps(place)
             for place in own.places
-            for holder, held in self.snapshot.on[place.node]
+            for holder, taken in self.snapshot.on[place.node]
             if holder is not own
         )
 
@@ -434,9 +437,9 @@ class Core:
         assert unit.level is not None
         domains = self.snapshot.domains[unit.level.kinds[-1]].nodes
         for nodes in sorted(domains, key=lambda each: -each.bit_count()):
-            found = find_victims(self.snapshot, sizes, targets, view, hidden, now, nodes)
-            if found is not None:
-                return found
+            evictions = find_victims(self.snapshot, sizes, targets, view, hidden, now, nodes)
+            if evictions is not None:
+                return evictions
         return None
 
     def _view_of(self, targets: Targets) -> View:
@@ -457,12 +460,12 @@ class Core:
 
     def _nodes_with(self, models: frozenset[str]) -> int:
         """Return the nodes whose GPUs are all of these models, as bits."""
-        tables, found = self.snapshot.tables, 0
+        tables, nodes = self.snapshot.tables, 0
         fitting = [all(gpu.model in models for gpu in shape.gpus) for shape in tables.shapes]
         for node, shape in enumerate(self.snapshot.shapes):
             if fitting[shape]:
-                found |= 1 << node
-        return found
+                nodes |= 1 << node
+        return nodes
 
     # -- quotas ----------------------------------------------------------------------------
 
@@ -484,13 +487,13 @@ class Core:
 
     def _reclaiming(self) -> "NDArrayBool":
         """Return which units are inside a guarantee and were not refused since GPUs became free."""
-        found = np.zeros(len(self.waiting), np.bool_)
+        reclaiming = np.zeros(len(self.waiting), np.bool_)
         if self.rules.preempt and self.queues is not None and self.queues.guarantees:
             for index, unit in enumerate(self.waiting):
                 if self.waiting.ranks[unit.key][0] != FIRST[0]:
                     break
-                found[index] = unit.preempts and unit.queue in self.queues.guarantees
-        return found
+                reclaiming[index] = unit.preempts and unit.queue in self.queues.guarantees
+        return reclaiming
 
 
 NDArrayBool = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]

@@ -71,19 +71,19 @@ class Ends:
         shape = snapshot.tables.shapes[snapshot.shapes[node]]
         declared, since = [NEVER] * self._declared.shape[1], [np.nan] * self._declared.shape[1]
         first, youngest = NEVER, np.nan
-        for at, gpu in enumerate(shape.gpus):
+        for position, gpu in enumerate(shape.gpus):
             if shape.usable >> gpu.id & 1 and not gpu.taken:
-                declared[at] = -NEVER
+                declared[position] = -NEVER
         for holder, place in snapshot.on[node]:
             end = holder.declared_end
             if end is None and not holder.stays:
                 youngest = np.fmax(youngest, holder.since)
             first = min(first, NEVER if end is None else end)
-            for at in (shape.position[gpu] for gpu in place.gpus if gpu in shape.position):
+            for position in (shape.position[gpu] for gpu in place.gpus if gpu in shape.position):
                 if end is not None or holder.stays:
-                    declared[at] = max(declared[at], NEVER if end is None else end)
+                    declared[position] = max(declared[position], NEVER if end is None else end)
                 else:
-                    since[at] = np.fmin(since[at], holder.since)
+                    since[position] = np.fmin(since[position], holder.since)
         self._declared[node], self._since[node] = declared, since
         self._first[node], self._youngest[node] = first, youngest
 
@@ -127,8 +127,8 @@ def soonest(
     drained: dict[int, _DrainedNode] = {}
     places, times = list[Place](), list[float]()
     kept_on: dict[int, list[Kept]] = {}
-    for each in kept:
-        kept_on.setdefault(each.place.node, []).append(each)
+    for reserved in kept:
+        kept_on.setdefault(reserved.place.node, []).append(reserved)
     for need, members in sizes:
         candidates = _by_bound(snapshot, ends, need, now, within)
         coming, again = next(candidates, _NONE), list[tuple[float, int]]()
@@ -145,13 +145,13 @@ def soonest(
             offer = drained[node].offer(need)
             if offer is None:
                 continue
-            at = max(bound, offer.ready_at)
-            if (at, node) > min(coming, again[0] if again else coming):
-                heappush(again, (at, node))
+            ready_at = max(bound, offer.ready_at)
+            if (ready_at, node) > min(coming, again[0] if again else coming):
+                heappush(again, (ready_at, node))
                 continue
             places.append(drained[node].take(offer))
             times.append(max(offer.ready_at, now))
-            heappush(again, (at, node))
+            heappush(again, (ready_at, node))
             left -= 1
         if left and not partly:
             return None
@@ -210,21 +210,21 @@ class _DrainedNode:
             for holder, place in snapshot.on[node]
         ]
         # Kept GPUs are among those of holders that have not left yet, so they may be overbooked until then.
-        here += [(each.free_at, each.key, each.place) for each in kept]
+        here += [(reserved.free_at, reserved.key, reserved.place) for reserved in kept]
         self._leaving = sorted(here, key=_by_end)
-        self._kept = [each.place for each in kept]
+        self._kept = [reserved.place for reserved in kept]
 
     def offer(self, need: int) -> _Offer | None:
         """Return the GPUs that are free first for a member; None if it never fits."""
-        left, at = self._left, self._at
+        left, ready_at = self._left, self._at
         while True:
             occupancy, free = self._after(left)
             chosen = self._snapshot.fits(need, self._node, occupancy, free)
             if chosen is not None:
-                return _Offer(need, chosen, at, left)
+                return _Offer(need, chosen, ready_at, left)
             if left == len(self._leaving) or self._leaving[left][0] == NEVER:
                 return None
-            at = max(at, self._leaving[left][0])
+            ready_at = max(ready_at, self._leaving[left][0])
             left += 1
 
     def take(self, offer: _Offer) -> Place:
@@ -262,9 +262,9 @@ def _by_end(each: tuple[float, str, Place]) -> tuple[float, str]:
 
 def held_by(snapshot: Snapshot, places: Sequence[Place]) -> list[Holder]:
     """Return the holders that have some of the GPUs of these places."""
-    found: dict[str, Holder] = {}
+    holders: dict[str, Holder] = {}
     for place in places:
-        for holder, held in snapshot.on[place.node]:
-            if held.overlaps(place):
-                found[holder.key] = holder
-    return list(found.values())
+        for holder, taken in snapshot.on[place.node]:
+            if taken.overlaps(place):
+                holders[holder.key] = holder
+    return list(holders.values())

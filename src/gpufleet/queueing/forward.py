@@ -73,13 +73,13 @@ class Forward:
         return self.now
 
     def _end(self, end: tuple[float, int, str]) -> None:
-        at, _, key = end
-        if self._end_of.get(key) != at:
+        ended_at, _, key = end
+        if self._end_of.get(key) != ended_at:
             return
         del self._end_of[key]
         holder = self.core.release(key)
         if holder is not None and holder.leaving and holder.unit is not None:
-            self.core.put(self._requeue(holder.unit, at))
+            self.core.put(self._requeue(holder.unit, ended_at))
 
     def _decide(self, observe: Observer) -> None:
         while True:

@@ -38,8 +38,8 @@ class Trial:
 
     def on(self, node: int) -> tuple[int, Amounts]:
         """Return occupancy and free resources of a node."""
-        found = self._changed.get(node)
-        return found if found is not None else self._start_of(node)
+        changed = self._changed.get(node)
+        return changed if changed is not None else self._start_of(node)
 
     def copy_of(self, node: int) -> "Trial":
         """Return a trial of its own that starts with this state of one node."""
@@ -62,10 +62,10 @@ class Trial:
     def leave(self, node: int, leaving: Iterable[Held]) -> None:
         """Let holders leave a node."""
         occupancy, free = self.on(node)
-        for held in leaving:
-            self._gone.setdefault(node, []).append(held)
-            free = more(free, held[1].amounts)
-            occupancy = self._snapshot.tables.returned(occupancy, held[1])
+        for leaver in leaving:
+            self._gone.setdefault(node, []).append(leaver)
+            free = more(free, leaver[1].amounts)
+            occupancy = self._snapshot.tables.returned(occupancy, leaver[1])
         if any(place.instances for _, place in self._gone.get(node, ())):
             occupancy = self._snapshot.without(node, self._start_of(node)[0], self._gone[node])
             for place in self._taken.get(node, ()):
@@ -126,9 +126,9 @@ class Trial:
 
     def _start_of(self, node: int) -> tuple[int, Amounts]:
         if self._hidden is not None and node in self._hidden.counts:
-            found = self._hidden.on(self._snapshot, node)
-            assert found is not None
-            return found
+            start = self._hidden.on(self._snapshot, node)
+            assert start is not None
+            return start
         return self._snapshot.occupancy[node], self._snapshot.free[node]
 
 
@@ -155,15 +155,15 @@ def place_members(
         return None
     for kind in level.kinds if level is not None else ():
         for domain in domains_with_room(snapshot, sizes, kind):
-            found = _place_all(snapshot, sizes, hidden, snapshot.domains[kind].nodes[domain])
-            if found is not None:
-                return found
+            places = _place_all(snapshot, sizes, hidden, snapshot.domains[kind].nodes[domain])
+            if places is not None:
+                return places
     if level is not None and level.required:
         return None
     if level is not None and level.kinds:
-        found = _fill_domains(snapshot, sizes, level.kinds[-1], hidden)
-        if found is not None:
-            return found
+        places = _fill_domains(snapshot, sizes, level.kinds[-1], hidden)
+        if places is not None:
+            return places
     return _place_all(snapshot, sizes, hidden, None)
 
 
@@ -184,9 +184,9 @@ def _fill_domains(snapshot: Snapshot, sizes: Sizes, kind: int, hidden: View | No
     for need, members in sizes:
         left = members
         for area in (*(domains.nodes[domain] for domain in order), None):
-            found = trial.place(need, left, area) if left else []
-            places += found
-            left -= len(found)
+            placed = trial.place(need, left, area) if left else []
+            places += placed
+            left -= len(placed)
         if left:
             return None
     return places

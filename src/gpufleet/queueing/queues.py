@@ -127,9 +127,9 @@ class Queues:
         for holder in holding:
             if holder.queue is not None:
                 used[holder.queue] = used.get(holder.queue, Counter()) - Counter(holder.gpus)
-        found = ranks(self.quotas, used, self._use, by_queue)
-        found.update((unit.key, FIRST) for unit in waiting if unit.queue is None)
-        return found
+        ranked = ranks(self.quotas, used, self._use, by_queue)
+        ranked.update((unit.key, FIRST) for unit in waiting if unit.queue is None)
+        return ranked
 
     # -- limits and guarantees -------------------------------------------------------------
 

@@ -100,11 +100,11 @@ class Reservations:
         if not self.is_due(unit, made, now):
             return
         remaining = NEVER if made is None else self._ready_at(made, ahead, now) - now
-        found = self._soonest(unit, made, ahead, now)
-        if made is not None and (found is None or (found[1] - now) * 2 > remaining):
+        soonest_places = self._soonest(unit, made, ahead, now)
+        if made is not None and (soonest_places is None or (soonest_places[1] - now) * 2 > remaining):
             places = made.places
-        elif found is not None:
-            places = found[0]
+        elif soonest_places is not None:
+            places = soonest_places[0]
         else:
             self._impossible[unit.key] = self._snapshot.freed
             return
@@ -176,9 +176,9 @@ class Reservations:
             for place in other.places
         ]
         for area in self._areas(unit, made):
-            found = soonest(self._snapshot, self._ends, sizes, now, kept, area)
-            if found is not None:
-                return found.places, found.ready_at
+            earliest = soonest(self._snapshot, self._ends, sizes, now, kept, area)
+            if earliest is not None:
+                return earliest.places, earliest.ready_at
         return None
 
     def _areas(self, unit: Unit, made: Reservation | None) -> Iterable[int | None]:
@@ -189,9 +189,9 @@ class Reservations:
         last = sum({1 << place.node for place in made.places}) if made is not None else 0
         order = sorted(
             range(len(domains.nodes)),
-            key=lambda each: (not domains.nodes[each] & last, -domains.nodes[each].bit_count(), each),
+            key=lambda domain: (not domains.nodes[domain] & last, -domains.nodes[domain].bit_count(), domain),
         )
-        return [domains.nodes[each] for each in order[:_MOST_DOMAINS]]
+        return [domains.nodes[domain] for domain in order[:_MOST_DOMAINS]]
 
     def _ready_at(self, made: Reservation, ahead: Sequence[Reservation], now: float) -> float:
         """Return when the reserved GPUs are expected to be free."""

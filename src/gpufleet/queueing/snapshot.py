@@ -251,8 +251,8 @@ class Snapshot:
             return None
         if self.tables.exclusion(self.classes[node], need) is not Reason.NONE:
             return None
-        found = self.tables.pick(need, occupancy)
-        return found if isinstance(found, Pick) else None
+        chosen = self.tables.pick(need, occupancy)
+        return chosen if isinstance(chosen, Pick) else None
 
     # -- views -----------------------------------------------------------------------------
 
@@ -327,8 +327,8 @@ class View:
 
     def update(self, snapshot: "Snapshot", node: int) -> None:
         """Count a node again, after a change there."""
-        before, found = self.counts.get(node), self.on(snapshot, node)
-        if found is None:
+        before, seen = self.counts.get(node), self.on(snapshot, node)
+        if seen is None:
             if before is not None:
                 self.total += snapshot.counts[node] - before
                 del self.counts[node]
@@ -337,7 +337,7 @@ class View:
         if before is None:
             before = snapshot.counts[node]
             snapshot.overlays[node] = (*snapshot.overlays[node], self._key)
-        occupancy, free = found
+        occupancy, free = seen
         state = snapshot.tables.state(snapshot.classes[node], occupancy)
         count = self.counts[node] = snapshot.count(node, state, free)
         if count is not before:
@@ -350,8 +350,8 @@ class Domains:
     def __init__(self, values: Sequence[Hashable]) -> None:
         """`values` are those of each node; None without one."""
         self.values = list(dict.fromkeys(value for value in values if value is not None))
-        at = {value: number for number, value in enumerate(self.values)}
-        self.of = [at[value] if value is not None else -1 for value in values]
+        numbers = {value: number for number, value in enumerate(self.values)}
+        self.of = [numbers[value] if value is not None else -1 for value in values]
         self.nodes = [0] * len(self.values)
         """The nodes of each domain, as bits."""
         for node, domain in enumerate(self.of):

@@ -158,11 +158,11 @@ class Tables:
         return self._pick(self._kind_of[need], need, occupancy)
 
     def _pick(self, kind: int, need: int, occupancy: int) -> Pick | Reason:
-        found = self._picks[kind].get(occupancy)
-        if found is None:
+        chosen = self._picks[kind].get(occupancy)
+        if chosen is None:
             request = self.needs[need].request
-            found = self._picks[kind][occupancy] = pick(request, self.occupancies[occupancy])
-        return found
+            chosen = self._picks[kind][occupancy] = pick(request, self.occupancies[occupancy])
+        return chosen
 
     def place(self, need: int, node: int, chosen: Pick) -> Place:
         """Return the place of a member that gets these GPUs of a node."""
@@ -182,11 +182,11 @@ class Tables:
     def exclusion(self, node_class: int, need: int) -> Reason:
         """Return why nodes of a class do not admit a need; Reason.NONE if they do."""
         admission = self.needs[need].admission
-        known = self._excluded.get((node_class, admission))
-        if known is None:
-            known = self._exclusion(self._classes[node_class], admission)
-            self._excluded[node_class, admission] = known
-        return known
+        reason = self._excluded.get((node_class, admission))
+        if reason is None:
+            reason = self._exclusion(self._classes[node_class], admission)
+            self._excluded[node_class, admission] = reason
+        return reason
 
     def row(self, state: int) -> Counts:
         """Return how many members of each need fit on a node in this state, by its GPUs and class.
@@ -216,33 +216,33 @@ class Tables:
         node_class, occupancy = self.states[state]
         if self.exclusion(node_class, need) is not Reason.NONE:
             return 0
-        asked = zip(free, self.amounts[need], strict=True)
-        most = min((left // ask for left, ask in asked if ask), default=UNLIMITED)
+        amounts = zip(free, self.amounts[need], strict=True)
+        most = min((left // ask for left, ask in amounts if ask), default=UNLIMITED)
         return max(min(self._copies_on(self._kind_of[need], need, occupancy), most), 0)
 
     def _admitted(self, node_class: int) -> Counts:
-        known = self._admits[node_class]
-        if known is None:
-            known = self._admits[node_class] = np.array(
+        admitted = self._admits[node_class]
+        if admitted is None:
+            admitted = self._admits[node_class] = np.array(
                 [
                     wanted.nodes is None and self.exclusion(node_class, need) is Reason.NONE
                     for need, wanted in enumerate(self.needs)
                 ],
                 np.int64,
             )
-        return known
+        return admitted
 
     def _copies_on(self, kind: int, need: int, occupancy: int) -> int:
         number = self._copies[kind].get(occupancy)
         if number is None:
-            number, at = 0, occupancy
+            number, current = 0, occupancy
             milli = self.needs[need].request.milli_per_gpu
-            while isinstance(found := self._pick(kind, need, at), Pick):
+            while isinstance(chosen := self._pick(kind, need, current), Pick):
                 number += 1
-                if number >= MOST_GPUS or not found.gpus:
+                if number >= MOST_GPUS or not chosen.gpus:
                     number = MOST_GPUS
                     break
-                at = self._moved(at, found.gpus, milli, found.instances)
+                current = self._moved(current, chosen.gpus, milli, chosen.instances)
             self._copies[kind][occupancy] = number
         return number
 
@@ -274,36 +274,36 @@ class Tables:
         """Compute the costs in these occupancies together, where they are unknown."""
         kind, request = self._kind_of[need], self.needs[need].request
         costs = self._costs[kind]
-        new = [each for each in dict.fromkeys(occupancies) if each not in costs]
+        new = [occupancy for occupancy in dict.fromkeys(occupancies) if occupancy not in costs]
         if not new:
             return
-        chosen = [self._pick(kind, need, each) for each in new]
+        chosen = [self._pick(kind, need, occupancy) for occupancy in new]
         after = [
-            self._moved(each, found.gpus, request.milli_per_gpu, found.instances)
-            for each, found in zip(new, chosen, strict=True)
-            if isinstance(found, Pick)
+            self._moved(occupancy, choice.gpus, request.milli_per_gpu, choice.instances)
+            for occupancy, choice in zip(new, chosen, strict=True)
+            if isinstance(choice, Pick)
         ]
         assert len(after) == len(new)
         added = self._loss(after) - self._loss(new)
         added += self._score.tie_break(request, self._columns_of(new), self._columns_of(after))
-        for each, found, cost in zip(
+        for occupancy, choice, cost in zip(
             new, chosen, np.rint(added * UNIT).astype(np.int64).tolist(), strict=True
         ):
-            assert isinstance(found, Pick)
-            costs[each] = found.quality * QUALITY + cost
+            assert isinstance(choice, Pick)
+            costs[occupancy] = choice.quality * QUALITY + cost
 
     def _loss(self, occupancies: Sequence[int]) -> NDArray[np.float64]:
-        new = [each for each in dict.fromkeys(occupancies) if each not in self._losses]
+        new = [occupancy for occupancy in dict.fromkeys(occupancies) if occupancy not in self._losses]
         if new:
             self._losses.update(zip(new, self._score.loss(self._columns_of(new)).tolist(), strict=True))
-        return np.array([self._losses[each] for each in occupancies])
+        return np.array([self._losses[occupancy] for occupancy in occupancies])
 
     def _columns_of(self, occupancies: Sequence[int]) -> Nodes:
-        width = max((len(self.occupancies[each].free) for each in occupancies), default=0)
+        width = max((len(self.occupancies[occupancy].free) for occupancy in occupancies), default=0)
         free = np.zeros((len(occupancies), width), np.int64)
-        for at, each in enumerate(occupancies):
-            left = self.occupancies[each].open_milli()
-            free[at, : len(left)] = left
+        for row, occupancy in enumerate(occupancies):
+            left = self.occupancies[occupancy].open_milli()
+            free[row, : len(left)] = left
         unknown = np.full(len(occupancies), UNKNOWN)
-        shape = np.array([self._shape_of[each] for each in occupancies], np.int32)
+        shape = np.array([self._shape_of[occupancy] for occupancy in occupancies], np.int32)
         return Nodes(self.shapes, shape, free, unknown, unknown)

@@ -102,9 +102,9 @@ def find_victims(
     for need, members in in_order(snapshot, sizes):
         left = members
         while left:
-            found = search.trial.place(need, left, within)
-            places += found
-            left -= len(found)
+            placed = search.trial.place(need, left, within)
+            places += placed
+            left -= len(placed)
             if left:
                 place = search.evict(need, most)
                 if place is None:
@@ -135,15 +135,15 @@ class _Search:
     def evict(self, need: int, most: int) -> Place | None:
         """Evict those holders for one member that do the least harm, and return its place; None if that is impossible."""
         best: _Eviction | None = None
-        found = looked_at = 0
+        helped = looked_at = 0
         for node, options in self._candidates(need):
             eviction = self._evict_from(node, need, options, best)
             looked_at += len(options)
             if eviction is not None:
-                found += 1
+                helped += 1
                 if best is None or (eviction.rank, eviction.cost, node) < (best.rank, best.cost, best.node):
                     best = eviction
-            if found == most or (found and looked_at >= MOST_CANDIDATES):
+            if helped == most or (helped and looked_at >= MOST_CANDIDATES):
                 break
         if best is None:
             return None
@@ -186,16 +186,16 @@ class _Search:
         return min((rank for rank in ranks if rank is not None), default=None)
 
     def _options(self, node: int) -> list[_Option]:
-        found: dict[str, _Option] = {}
+        options: dict[str, _Option] = {}
         for holder, _ in self._snapshot.on[node]:
-            if holder.key in self.gone or holder.key in found:
+            if holder.key in self.gone or holder.key in options:
                 continue
             rank = self._targets.rank(holder)
             if rank is not None:
-                here = tuple(held for held in self._snapshot.on[node] if held[0] is holder)
+                here = tuple(taken for taken in self._snapshot.on[node] if taken[0] is holder)
                 lost = 0.0 if holder.leaving else lost_work(holder, self._now)
-                found[holder.key] = _Option(holder, _LEAVING if holder.leaving else rank, lost, here)
-        return sorted(found.values(), key=lambda option: (option.rank, option.name))
+                options[holder.key] = _Option(holder, _LEAVING if holder.leaving else rank, lost, here)
+        return sorted(options.values(), key=lambda option: (option.rank, option.name))
 
     def _evict_from(
         self, node: int, need: int, options: list[_Option], best: _Eviction | None
@@ -249,8 +249,8 @@ class _Search:
 
     def _fits_without(self, node: int, need: int, options: Sequence[_Option]) -> bool:
         occupancy, free = self._without(node, options)
-        found = self._snapshot.fits(need, node, occupancy, free)
-        return isinstance(found, Pick)
+        chosen = self._snapshot.fits(need, node, occupancy, free)
+        return isinstance(chosen, Pick)
 
     def _without(self, node: int, options: Sequence[_Option]) -> tuple[int, Amounts]:
         leaving = [held for option in options for held in option.here]

@@ -48,7 +48,7 @@ class Evicted(View):
 
     def on(self, snapshot: Snapshot, node: int) -> tuple[int, Amounts] | None:
         """Return the node without the holders that may leave."""
-        leaving = [held for held in snapshot.on[node] if self._may_leave(held[0])]
+        leaving = [taken for taken in snapshot.on[node] if self._may_leave(taken[0])]
         if not leaving:
             return None
         free = snapshot.free[node]

@@ -58,27 +58,27 @@ class WaitingUnits:
         """Add a unit."""
         self.ranks[unit.key] = rank
         order = (rank, unit.order)
-        at, number = bisect_left(self._orders, order), len(self._units)
+        position, number = bisect_left(self._orders, order), len(self._units)
         if number == len(self._declared):
             self._columns = np.pad(self._columns, ((0, 0), (0, number)))
             self._declared = np.pad(self._declared, (0, number))
-        self._orders.insert(at, order)
-        self._units.insert(at, unit)
-        self._columns[:, at + 1 : number + 1] = self._columns[:, at:number]
-        self._declared[at + 1 : number + 1] = self._declared[at:number]
+        self._orders.insert(position, order)
+        self._units.insert(position, unit)
+        self._columns[:, position + 1 : number + 1] = self._columns[:, position:number]
+        self._declared[position + 1 : number + 1] = self._declared[position:number]
         need, members = self.sizes(unit)[-1][0]
         target = self.targets.setdefault((unit.queue, unit.priority), len(self.targets))
-        asked = self.asks.setdefault((unit.queue, unit.least_asked), len(self.asks))
-        self._columns[:, at] = need, members, target, asked
-        self._declared[at] = NEVER if unit.declared is None else unit.declared
+        ask = self.asks.setdefault((unit.queue, unit.least_asked), len(self.asks))
+        self._columns[:, position] = need, members, target, ask
+        self._declared[position] = NEVER if unit.declared is None else unit.declared
         self.version += 1
 
     def drop(self, unit: Unit) -> None:
         """Remove a unit."""
-        at, number = self.position(unit), len(self._units)
-        del self._orders[at], self._units[at], self.ranks[unit.key]
-        self._columns[:, at : number - 1] = self._columns[:, at + 1 : number]
-        self._declared[at : number - 1] = self._declared[at + 1 : number]
+        position, number = self.position(unit), len(self._units)
+        del self._orders[position], self._units[position], self.ranks[unit.key]
+        self._columns[:, position : number - 1] = self._columns[:, position + 1 : number]
+        self._declared[position : number - 1] = self._declared[position + 1 : number]
         self._sizes.pop(unit, None)
         self.version += 1
 
@@ -106,10 +106,10 @@ class WaitingUnits:
 
     def sizes(self, unit: Unit) -> list[Sizes]:
         """Return the members to place, as many as possible first."""
-        found = self._sizes.get(unit)
-        if found is None:
-            found = self._sizes[unit] = sizes_of(self._snapshot, unit)
-        return found
+        sizes = self._sizes.get(unit)
+        if sizes is None:
+            sizes = self._sizes[unit] = sizes_of(self._snapshot, unit)
+        return sizes
 
     # -- columns ---------------------------------------------------------------------------
 
