@@ -8,6 +8,7 @@ from gpufleet.placement.earliest import LEAST_REMAINING_S
 from gpufleet.placement.pick import Pick
 from gpufleet.queueing.core import Core
 from gpufleet.queueing.ends import Kept
+from gpufleet.queueing.evictions import EvictionSearch
 from gpufleet.queueing.needs import Amounts, less, more
 from gpufleet.queueing.placing import Sizes
 from gpufleet.queueing.reservations import Reservation, Reservations
@@ -106,14 +107,21 @@ class ReferenceCore(Core):
     def _refuse(self, key: object) -> None:
         """Remember nothing."""
 
-    def _victims(
+
+class ReferenceSearch(EvictionSearch):
+    """Victims for one member, by trying all sets of holders of each node."""
+
+    core: ReferenceCore
+
+    def find(
         self, unit: Unit, sizes: Sizes, targets: Targets, hidden: View | None, now: float
     ) -> Evictions | None:
         """Evict for one member only: what many members evict depends on the order of the search."""
         ((need, _),) = sizes
-        ahead = self._ahead(self.waiting.position(unit))
-        kept = [place for made in self.reservations.respected(ahead, unit, now) for place in made.places]
-        snapshot, options = self.snapshot, []
+        ahead = self.core._ahead(self._waiting.position(unit))
+        respected = self.core.reservations.respected(ahead, unit, now)
+        kept = [place for made in respected for place in made.places]
+        snapshot, options = self._snapshot, []
         for node in range(len(snapshot)):
             if targets.nodes is not None and not targets.nodes >> node & 1:
                 continue
@@ -133,7 +141,7 @@ class ReferenceCore(Core):
         self, need: int, node: int, may: list[Holder], targets: Targets, kept: list[Place], now: float
     ) -> tuple[int, tuple[object, ...], int, list[Holder]] | None:
         """Return the cheapest set of holders on a node that makes room, by trying all sets."""
-        snapshot, found = self.snapshot, None
+        snapshot, found = self._snapshot, None
 
         def fits(gone: list[Holder]) -> bool:
             occupancy, free = nodes_of(snapshot, kept, gone)[node]

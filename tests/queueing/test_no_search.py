@@ -16,7 +16,7 @@ ALLOWED = {
     "snapshot.Snapshot.domain_counts": "the domains of a level are counted the first time",
     "ends.Ends.__init__": "all times are unknown",
     "ends._by_bound": "shares and MIG instances: one comparison for each node, for a reservation",
-    "core.Core._nodes_with": "a guarantee for certain models",
+    "evictions.EvictionSearch._nodes_with": "a guarantee for certain models",
 }
 
 

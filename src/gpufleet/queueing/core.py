@@ -14,19 +14,19 @@ The rules of the walk:
 7. Ties are broken by the number of nodes and the keys of units. Nothing depends on random names.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpufleet.queueing.placing import Sizes, place_members
+from gpufleet.queueing.evictions import EvictionSearch
+from gpufleet.queueing.placing import place_members
 from gpufleet.queueing.queues import Queues
 from gpufleet.queueing.reservations import Reservation, Reservations
 from gpufleet.queueing.shares.order import FIRST
 from gpufleet.queueing.snapshot import Snapshot, View
 from gpufleet.queueing.units import NEVER, Holder, Place, Unit
-from gpufleet.queueing.victims import Evictions, Targets, find_victims
-from gpufleet.queueing.views import Evicted
+from gpufleet.queueing.victims import Evictions
 from gpufleet.queueing.waiting import Integers, WaitingUnits
 
 Models = Callable[[int, Place], dict[str, int]]
@@ -78,6 +78,7 @@ class Core:
         self._models = models or _any_model
         self.waiting = WaitingUnits(snapshot)
         self.reservations = reservations or Reservations(snapshot, rules.reservations)
+        self.evictions = EvictionSearch(snapshot, self.waiting, queues)
         self.nominated: dict[str, Holder] = {}
         """GPUs that are kept for units until the units evicted for them have left, by unit."""
         self.decisions: list[Start | Eviction] = []
@@ -93,6 +94,7 @@ class Core:
         queues = self.queues.copy() if self.queues else None
         twin = Core(snapshot, self.rules, queues, self._models, self.reservations.copy(snapshot))
         twin.waiting = self.waiting.copy(snapshot)
+        twin.evictions = EvictionSearch(snapshot, twin.waiting, queues)
         twin.nominated = self.nominated.copy()
         twin._has_unranked = self._has_unranked
         return twin
@@ -227,10 +229,10 @@ class Core:
                 self.snapshot.lowest_priority(),
                 np.bincount(waiting.target, minlength=len(waiting.targets)),
             )
-            self._drop_old_views(units)
+            self.evictions.drop_old_views(units)
             for (queue, priority), number in waiting.targets.items():
                 if units[number] and priority > lowest:
-                    view = self._view_of(self._lower(queue, priority))
+                    view = self.evictions.view(self.evictions.lower(queue, priority))
                     good |= (waiting.target == number) & (view.total[need] >= members)
         if self.queues is not None:
             good |= self._reclaiming()
@@ -283,11 +285,11 @@ class Core:
         if own is not None or not self.rules.preempt or not unit.preempts:
             return None
         sizes = self.waiting.sizes(unit)[-1]
-        for targets in self._targets(unit):
+        for targets in self.evictions.targets(unit):
             key = ("victims", targets.key, sizes, unit.level, *map(id, respected))
             if self._refused.get(key) == self.snapshot.freed:
                 continue
-            found = self._victims(unit, sizes, targets, hidden, now)
+            found = self.evictions.find(unit, sizes, targets, hidden, now)
             if found is not None:
                 self._evict(unit, index, found, now)
                 return _EVICTS if self.rules.grace == 0.0 else _STARTS
@@ -343,8 +345,8 @@ class Core:
 
     def _evict(self, unit: Unit, index: int, found: Evictions, now: float) -> None:
         """Let victims leave: at once, or after their grace period while the GPUs are kept for the unit."""
-        self.decisions.append(Eviction(unit, found.victims))
         if self.rules.grace == 0.0:
+            self.decisions.append(Eviction(unit, found.victims))
             for victim in found.victims:
                 self._release(victim)
             self._start(unit, index, found.places, now)
@@ -352,9 +354,12 @@ class Core:
         behind = [made for made in self.reservations.made if self.waiting.position(made.unit) > index]
         self.reservations.drop(unit)
         self.reservations.yielded(behind, found.places)
-        for victim in found.victims:
-            victim.leaving, victim.declared_end = True, now + self.rules.grace
-            self._note_changed(victim)
+        leaving = tuple(
+            replace(victim, leaving=True, declared_end=now + self.rules.grace) for victim in found.victims
+        )
+        for victim in leaving:
+            self.snapshot.replace(victim)
+        self.decisions.append(Eviction(unit, leaving))
         kept = self._holder(f"for {unit.key}", unit, found.places, now)
         kept.protected, kept.since = True, NEVER
         self.take(kept)
@@ -378,94 +383,6 @@ class Core:
             self.reservations.drop(unit)
             return
         self.reservations.reserve(unit, self._ahead(index), now)
-
-    # -- evictions -------------------------------------------------------------------------
-
-    def _targets(self, unit: Unit) -> Iterator[Targets]:
-        """Yield the groups of holders that may be evicted for a unit, in the order in which to try them."""
-        if (reclaim := self._borrowed(unit)) is not None:
-            yield reclaim
-        if unit.priority > self.snapshot.lowest_priority():
-            yield self._lower(unit.queue, unit.priority)
-
-    def _lower(self, queue: str | None, priority: int) -> Targets:
-        """Return the holders of lower priority, in the same queue if there are queues."""
-        any_queue = self.queues is None
-
-        def rank(holder: Holder) -> int | None:
-            if holder.protected or holder.priority >= priority or not (any_queue or holder.queue == queue):
-                return None
-            return holder.priority
-
-        return Targets(("lower", queue, priority), rank)
-
-    def _borrowed(self, unit: Unit) -> Targets | None:
-        """Return the holders of borrowed GPUs, the youngest first, if the unit is inside a guarantee."""
-        if self.queues is None or unit.queue is None or self.waiting.ranks[unit.key][0] != FIRST[0]:
-            return None
-        entitlement = self.queues.entitlement(unit.queue, unit.least_asked)
-        if entitlement is None:
-            return None
-        may = self.queues.may_reclaim(unit.queue, entitlement.level)
-
-        def rank(holder: Holder) -> int | None:
-            return None if holder.protected or not may(holder) else -int(holder.since)
-
-        nodes = None if entitlement.models is None else self._nodes_with(entitlement.models)
-        return Targets(("borrowed", unit.queue, entitlement), rank, nodes, reclaims=True)
-
-    def _victims(
-        self, unit: Unit, sizes: Sizes, targets: Targets, hidden: View | None, now: float
-    ) -> Evictions | None:
-        if targets.reclaims:
-            # Who borrows changes with every start and end of a queue, so this view serves one search.
-            view: View = Evicted(lambda holder: targets.rank(holder) is not None)
-            self.snapshot.add_view(_RECLAIM, view)
-        else:
-            view = self._view_of(targets)
-        try:
-            if unit.level is not None and unit.level.required:
-                return self._victims_in_domain(unit, sizes, targets, view, hidden, now)
-            return find_victims(self.snapshot, sizes, targets, view, hidden, now)
-        finally:
-            if targets.reclaims:
-                self.snapshot.drop_view(_RECLAIM)
-
-    def _victims_in_domain(
-        self, unit: Unit, sizes: Sizes, targets: Targets, view: View, hidden: View | None, now: float
-    ) -> Evictions | None:
-        assert unit.level is not None
-        domains = self.snapshot.domains[unit.level.kinds[-1]].nodes
-        for nodes in sorted(domains, key=lambda each: -each.bit_count()):
-            evictions = find_victims(self.snapshot, sizes, targets, view, hidden, now, nodes)
-            if evictions is not None:
-                return evictions
-        return None
-
-    def _view_of(self, targets: Targets) -> View:
-        view = self.snapshot.views.get(targets.key)
-        if view is None:
-            view = Evicted(lambda holder: targets.rank(holder) is not None)
-            self.snapshot.add_view(targets.key, view)
-        return view
-
-    def _drop_old_views(self, units: Integers) -> None:
-        """Drop the views for queues and priorities of which no unit waits any more."""
-        lower = [key for key in self.snapshot.views if isinstance(key, tuple) and key[0] == "lower"]
-        if len(lower) > np.count_nonzero(units) + _SPARE_VIEWS:
-            needed = {("lower", *target) for target, number in self.waiting.targets.items() if units[number]}
-            for key in lower:
-                if key not in needed:
-                    self.snapshot.drop_view(key)
-
-    def _nodes_with(self, models: frozenset[str]) -> int:
-        """Return the nodes whose GPUs are all of these models, as bits."""
-        tables, nodes = self.snapshot.tables, 0
-        fitting = [all(gpu.model in models for gpu in shape.gpus) for shape in tables.shapes]
-        for node, shape in enumerate(self.snapshot.shapes):
-            if fitting[shape]:
-                nodes |= 1 << node
-        return nodes
 
     # -- quotas ----------------------------------------------------------------------------
 
@@ -501,9 +418,6 @@ NDArrayBool = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _STARTS, _EVICTS = object(), object()
 _BEHIND = (3, 0.0)
 """The rank of units that were not ranked yet: behind all others."""
-_RECLAIM = "reclaim"
-_SPARE_VIEWS = 8
-"""Views that are kept for units that may come again."""
 
 
 def _any_model(node: int, place: Place) -> dict[str, int]:

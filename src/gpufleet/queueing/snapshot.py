@@ -172,6 +172,17 @@ class Snapshot:
             )
         return holder
 
+    def replace(self, holder: Holder) -> None:
+        """Replace a holder by one with the same key and places. Copies of the snapshot keep the old one."""
+        before = self.holders[holder.key]
+        self.holders[holder.key] = holder
+        for node in {place.node for place in holder.places}:
+            self.on[node] = tuple(
+                (holder, place) if other is before else (other, place) for other, place in self.on[node]
+            )
+            if self.changed is not None:
+                self.changed(node)
+
     @contextmanager
     def excluding(self, holder: Holder) -> Iterator[None]:
         """Return a context in which a holder has nothing."""
