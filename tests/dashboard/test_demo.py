@@ -122,9 +122,11 @@ def rounded(value: float) -> re.Pattern[str]:
 def hourly_rows(demo: Demo, report: Any) -> list[Any]:
     """Fetch the hourly rows of every workload in the period of a report, page by page."""
     rows: list[Any] = []
+    # A report ends before its last time; hourly rows include that of their last time.
+    last = datetime.fromisoformat(report["end_time"]) - timedelta(seconds=1)
     url = f"{AGGREGATION}/workloads/hourly-stats?page_size=1000&start_time={report['start_time']}"
     for number in range(1, 100):
-        page = demo.get(f"{url}&end_time={report['end_time']}&page={number}")
+        page = demo.get(f"{url}&end_time={last:%Y-%m-%dT%H:%M:%SZ}&page={number}")
         rows += page["data"]
         if number >= page["total_pages"]:
             return rows
