@@ -28,7 +28,7 @@ Connect = Callable[[str], AbstractAsyncContextManager[Client]]
 
 
 class KnownCallers(Gate):
-    """Admits the callers of the shared cluster, and nobody with another token."""
+    """Admits the callers of the shared cluster; refuses other tokens."""
 
     async def authenticate(
         self, method: str, path: str, address: str, authorization: bytes | None, cookie: bytes | None = None

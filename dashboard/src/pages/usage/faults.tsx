@@ -9,6 +9,7 @@ export function ReportFaults(props: { faults: ReportFaultCosts; totals: Report["
   if (!faults.faults && !faults.lost_gpu_hours) return null;
   return (
     <>
+      <h2 class="section-title">{t("Faults")}</h2>
       <FaultStats
         lost={decimal(faults.lost_gpu_hours, 2)}
         lostNote={t("{share} of capacity", {
